@@ -1,0 +1,205 @@
+"""ψ_u: how often each triplet occurs, image aside (paper: Formulation, "constructed from the training set").
+
+Counts of the seen triplets plus one smoothing constant for all, divided by the sum. About 1% of the tensor is ever
+seen, so it is kept as a sorted list of flat indices and one number for the rest; it is never dense.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from polyadic.cp import CPTensor
+from polyadic.structures import PolyadicError, Vocabulary
+
+_FORMAT = "polyadic.TripletPrior/1"
+_CHUNK = 1 << 24  # numbers of [B, R, M] held at once by log_normaliser
+
+
+@dataclass(frozen=True, eq=False)
+class TripletPrior:
+    """P(s, p, o) = (count + smoothing) / Σ, over sizes S x P x O.
+
+    >>> prior = TripletPrior.from_triplets(torch.tensor([[0, 1, 2], [0, 1, 2]]), (3, 2, 4))
+    >>> prior.log_prob(torch.tensor([[0, 1, 2], [0, 0, 0]])).exp() * (2 + 24)
+    tensor([3., 1.], dtype=torch.float64)
+    """
+
+    sizes: tuple[int, int, int]
+    keys: Int[Tensor, " M"]  # seen triplets, strictly rising (s·P + p)·O + o
+    counts: Float[Tensor, " M"]
+    smoothing: float = 1.0  # paper: 1
+    vocabulary: Vocabulary | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) != 3 or min(self.sizes) < 1 or math.prod(self.sizes) >= 2**63:
+            raise PolyadicError(f"TripletPrior: sizes must be three class counts from 1 up, got {self.sizes}")
+        if self.vocabulary is not None and self.vocabulary.sizes != tuple(self.sizes):
+            raise PolyadicError(
+                f"TripletPrior: the vocabulary has sizes {self.vocabulary.sizes}, the prior {tuple(self.sizes)}"
+            )
+        if not (math.isfinite(self.smoothing) and self.smoothing >= 0):
+            raise PolyadicError(f"TripletPrior: smoothing must be finite and not negative, got {self.smoothing}")
+        counts = self.counts.to(torch.float64)
+        if bool((~(counts >= 0) | counts.isinf()).any()):
+            bad = int((~(counts >= 0) | counts.isinf()).nonzero()[0, 0])
+            raise PolyadicError(
+                f"TripletPrior: counts must be finite and not negative, got {float(counts[bad])} "
+                f"for triplet {_unflatten(self.keys[bad], self.sizes).tolist()}"
+            )
+        outside = len(self.keys) and not (0 <= int(self.keys[0]) <= int(self.keys[-1]) < math.prod(self.sizes))
+        if outside or bool((self.keys.diff() <= 0).any()) or self.keys.shape != counts.shape:
+            raise PolyadicError(
+                "TripletPrior: keys must rise strictly within the sizes, one count each; use TripletPrior.from_triplets"
+            )
+        if self.smoothing == 0 and not bool((counts > 0).any()):
+            raise PolyadicError("TripletPrior: without smoothing at least one triplet must be counted")
+        object.__setattr__(self, "sizes", tuple(self.sizes))
+        object.__setattr__(self, "counts", counts)
+
+    @classmethod
+    def from_triplets(
+        cls,
+        triplets: Int[Tensor, "T 3"],
+        sizes: tuple[int, int, int] | Vocabulary,
+        smoothing: float = 1.0,
+        counts: Float[Tensor, " T"] | Int[Tensor, " T"] | None = None,
+    ) -> TripletPrior:
+        """From the annotated triplets of the training set, each worth 1 or its entry of `counts`; O(T log T)."""
+        vocabulary = sizes if isinstance(sizes, Vocabulary) else None
+        shape = sizes.sizes if isinstance(sizes, Vocabulary) else sizes
+        flat = _flatten(triplets, shape)
+        counts = torch.ones(len(flat), device=flat.device) if counts is None else counts
+        if counts.shape != flat.shape:
+            raise PolyadicError(f"TripletPrior: expected one count per triplet, got {len(counts)} for {len(flat)}")
+        if bool((counts < 0).any()):
+            bad = int((counts < 0).nonzero()[0, 0])
+            raise PolyadicError(
+                f"TripletPrior: counts must not be negative, got {float(counts[bad])} for {triplets[bad].tolist()}"
+            )
+        keys, place = flat.unique(return_inverse=True)
+        total = torch.zeros(len(keys), dtype=torch.float64, device=keys.device)
+        return cls(shape, keys, total.index_add_(0, place, counts.to(total)), smoothing, vocabulary)
+
+    @property
+    def triplets(self) -> Int[Tensor, "M 3"]:
+        """The seen triplets."""
+        return _unflatten(self.keys, self.sizes)
+
+    @cached_property
+    def log_total(self) -> float:
+        """Log of the sum that normalises: all counts, and the smoothing of every cell."""
+        return math.log(float(self.counts.sum()) + self.smoothing * math.prod(self.sizes))
+
+    @cached_property
+    def log_seen(self) -> Float[Tensor, " M"]:
+        """Log-probability of each seen triplet."""
+        return (self.counts + self.smoothing).log() - self.log_total
+
+    @property
+    def log_rest(self) -> float:
+        """Log-probability of each triplet that was never seen."""
+        return math.log(self.smoothing) - self.log_total if self.smoothing else -math.inf
+
+    def log_prob(self, triplet: Int[Tensor, "*T 3"]) -> Float[Tensor, "*T"]:
+        """log ψ_u of any triplets, by bisection: O(log M) each."""
+        flat = _flatten(triplet, self.sizes).to(self.keys.device)
+        if not len(self.keys):
+            return torch.full(flat.shape, self.log_rest, dtype=torch.float64, device=self.keys.device)
+        place = torch.searchsorted(self.keys, flat).clamp_max(len(self.keys) - 1)
+        return torch.where(self.keys[place] == flat, self.log_seen[place], self.log_rest)
+
+    def log_normaliser(self, cp: CPTensor) -> Float[Tensor, "*B"]:
+        """log Σ ψ_c ψ_u per pair, exact: ψ_c sums to 1, so only the seen triplets need visiting. O(B · R · M).
+
+        The paper ranks by the unnormalised product; subtract this for P(s, p, o | B, I) as a distribution.
+        """
+        if cp.sizes != self.sizes:
+            raise PolyadicError(f"TripletPrior: made for sizes {self.sizes}, the CP tensor has {cp.sizes}")
+        triplets = self.triplets.to(cp.device)
+        log_count = self.counts.to(cp.subject).log()
+        smoothing = math.log(self.smoothing) if self.smoothing else -math.inf
+        total = torch.full(cp.batch_shape, smoothing, dtype=cp.subject.dtype, device=cp.device)
+        step = max(1, _CHUNK // max(1, cp.batch_shape.numel() * cp.rank))
+        for part, logs in zip(triplets.split(step), log_count.split(step), strict=True):
+            many = part.expand(*cp.batch_shape, *part.shape)
+            total = torch.logaddexp(total, (cp.log_prob(many) + logs).logsumexp(-1))
+        return total - self.log_total
+
+    def to(self, device: torch.device | str) -> TripletPrior:
+        return TripletPrior(
+            self.sizes, self.keys.to(device), self.counts.to(device), self.smoothing, self.vocabulary
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file with the counts, the sizes, the smoothing and the vocabulary; whole or not at all."""
+        from safetensors.torch import save_file
+
+        path = Path(path)
+        metadata = {
+            "format": _FORMAT,
+            "sizes": json.dumps(self.sizes),
+            "smoothing": json.dumps(self.smoothing),
+            "vocabulary": self.vocabulary.to_json() if self.vocabulary else "",
+        }
+        half = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            save_file({"keys": self.keys.contiguous(), "counts": self.counts.contiguous()}, half, metadata)
+            os.replace(half, path)
+        except OSError as error:
+            raise PolyadicError(f"TripletPrior: cannot write {path}: {error}") from error
+        finally:
+            half.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | Path, vocabulary: Vocabulary | None = None) -> TripletPrior:
+        """Read what `save` wrote. A `vocabulary` given here must be the one that was saved."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != _FORMAT:
+                    raise PolyadicError(
+                        f"TripletPrior: {path} is not a saved prior (expected format {_FORMAT}, "
+                        f"got {metadata.get('format')!r}); write one with TripletPrior.save"
+                    )
+                keys, counts = file.get_tensor("keys"), file.get_tensor("counts")
+        except (OSError, SafetensorError) as error:
+            raise PolyadicError(f"TripletPrior: cannot read {path}: {error}") from error
+        saved = Vocabulary.from_json(metadata["vocabulary"]) if metadata["vocabulary"] else None
+        if vocabulary is not None:
+            difference = saved.difference(vocabulary) if saved else "the file has no names"
+            if difference:
+                raise PolyadicError(
+                    f"TripletPrior: {path} belongs to another vocabulary ({difference}); count the triplets again with this one"
+                )
+        sizes = tuple(json.loads(metadata["sizes"]))
+        return cls(sizes, keys, counts, json.loads(metadata["smoothing"]), saved)
+
+
+def _flatten(triplet: Tensor, sizes: tuple[int, int, int]) -> Tensor:
+    if triplet.is_floating_point() or triplet.shape[-1:] != (3,):
+        raise PolyadicError(
+            f"TripletPrior: triplets must be integers [..., 3], got {triplet.dtype} {list(triplet.shape)}"
+        )
+    bad = ((triplet < 0) | (triplet >= torch.tensor(sizes, device=triplet.device))).any(-1)
+    if bool(bad.any()):
+        raise PolyadicError(
+            f"TripletPrior: labels must lie below (S, P, O) = {sizes} and not be negative, "
+            f"got {triplet[bad][0].tolist()} ({int(bad.sum())} such triplets)"
+        )
+    s, p, o = triplet.long().unbind(-1)
+    return (s * sizes[1] + p) * sizes[2] + o
+
+
+def _unflatten(keys: Tensor, sizes: tuple[int, int, int]) -> Tensor:
+    return torch.stack([keys // (sizes[1] * sizes[2]), keys // sizes[2] % sizes[1], keys % sizes[2]], -1)

@@ -1,0 +1,217 @@
+"""f_spo: the image's best triplets over all pairs, exactly and without the dense tensor (paper: Modeling missing annotations).
+
+    P(B_s, B_o | I) · ψ_c(s, p, o | B_s, B_o, I) · ψ_u(s, p, o) · P(X_sel | B_s, B_o, I)
+
+The factors are non-negative, so the peaks of one factor bound what the others can reach, and nearly all pairs, subjects and
+(subject, predicate) cells are never looked at; ψ_u is sparse + constant, so seen triplets and the rest are bounded apart.
+`polyadic.kernels` searches on the CPU, `tensors` on a GPU and wherever float64 would underflow; both give the list that sorting the
+dense tensor would.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from polyadic.cp import CPTensor
+from polyadic.ranking import tensors
+from polyadic.ranking.dedup import Dedup, Search, deduplicate
+from polyadic.ranking.problem import SAFE, Problem, Terms, Weights, weights_of
+from polyadic.structures import PolyadicError, Relations, SparsePrior
+
+if TYPE_CHECKING:
+    from polyadic.kernels import Seen
+
+__all__ = ["Dedup", "rank_relations"]
+
+
+def rank_relations(
+    cp: CPTensor,
+    prior: SparsePrior | None = None,
+    log_selected: Float[Tensor, " B"] | None = None,
+    log_boxes: Float[Tensor, " B"] | None = None,
+    k: int | None = None,
+    top: int = 100,
+    *,
+    prior_exponent: float = 1.0,
+    selected_exponent: float = 1.0,
+    boxes_exponent: float = 1.0,
+    k_unit: Literal["triplet", "predicate"] = "triplet",
+    labels: Int[Tensor, "B 2"] | None = None,
+    dedup: Dedup | None = None,
+) -> Relations:
+    """The best `top` triplets of one image, at most `k` per ordered pair, by falling log f_spo.
+
+    log f_spo = log ψ_c + prior_exponent · log ψ_u + selected_exponent · log P(X_sel) + boxes_exponent · log P(B_s, B_o | I),
+    with all exponents 1 in the paper. Equal scores are ordered by (pair, subject, predicate, object), smallest first; triplets
+    of score -inf are left out. Memory O(B·R·(S+P+O) + seen triplets); time mostly one pass over the factors.
+
+    Args:
+        cp: ψ_c of the image's B pairs, factors [B, R, ·].
+        prior: ψ_u, a `TripletPrior` of the same sizes.
+        log_selected: log P(X_sel) per pair.
+        log_boxes: log P(B_s, B_o | I) per pair, for instance the sum of the two log-confidences.
+        k: entries per pair; None for no limit.
+        top: entries per image.
+        prior_exponent: 1 in the paper.
+        selected_exponent: 1 in the paper.
+        boxes_exponent: 1 in the paper.
+        k_unit: what k counts: "triplet" (the paper), or "predicate" with `labels` fixed (the peers).
+        labels: (subject, object) class of each pair, from a detector or the truth; only predicates compete. The score
+            stays the joint ψ_c(s, p, o); rank `cp.given(subject=..., object=...)` for P(p | s, o) instead.
+        dedup: lets the same triplet on nearly the same boxes count for less.
+
+    >>> cp = CPTensor(torch.zeros(2, 1, 3), torch.tensor([[[0.0, 5.0]], [[0.0, 1.0]]]), torch.zeros(2, 1, 3))
+    >>> [(r.pair, r.subject, r.predicate, r.object) for r in rank_relations(cp, k=1, top=2)]
+    [(0, 0, 1, 0), (1, 0, 1, 0)]
+    """
+    if len(cp.batch_shape) != 1:
+        raise PolyadicError(
+            f"rank_relations: expected the pairs of one image, factors [B, R, classes], got batch shape {list(cp.batch_shape)}"
+        )
+    B, triplets_per_pair = cp.batch_shape[0], math.prod(cp.sizes)
+    exponents = {"prior": prior_exponent, "selected": selected_exponent, "boxes": boxes_exponent}
+    for name, number in exponents.items():
+        if not math.isfinite(number):
+            raise PolyadicError(f"rank_relations: {name}_exponent must be finite, got {number}")
+    if B * triplets_per_pair >= 2**62:
+        raise PolyadicError(f"rank_relations: {B} pairs of sizes {cp.sizes} overflow a 64-bit index; split the pairs")
+    cap = triplets_per_pair if k is None else min(_positive(k, "k"), triplets_per_pair)
+    _positive(top, "top")
+    if prior is not None and tuple(prior.sizes) != cp.sizes:
+        raise PolyadicError(
+            f"rank_relations: the prior counts triplets of sizes {tuple(prior.sizes)}, the CP tensor has {cp.sizes}; "
+            "use the prior of the same vocabulary"
+        )
+    if k_unit not in ("triplet", "predicate") or (k_unit == "predicate") != (labels is not None):
+        raise PolyadicError(
+            f"rank_relations: k_unit is 'triplet', or 'predicate' together with labels [B, 2]; "
+            f"got k_unit={k_unit!r} {'with' if labels is not None else 'without'} labels"
+        )
+    if dedup is not None and len(dedup.boxes) != B:
+        raise PolyadicError(f"rank_relations: dedup has the boxes of {len(dedup.boxes)} pairs, the CP tensor {B} pairs")
+
+    with torch.no_grad():
+        home = cp.device
+        work = torch.device("cpu") if home.type == "mps" else home  # MPS has no float64
+        selected = _part(log_selected, "log_selected", selected_exponent, B, work)
+        boxes = _part(log_boxes, "log_boxes", boxes_exponent, B, work)
+        weights = weights_of(prior, prior_exponent, work)
+        if weights.log_rest == math.inf:
+            raise PolyadicError("rank_relations: a negative prior_exponent needs a prior with smoothing above 0")
+        problem = Problem(cp if work == home else cp.to(work), selected + boxes, weights)
+        if labels is not None:
+            search = _label_search(problem, _checked_labels(labels, cp, work))
+            cap = min(cap, cp.sizes[1])
+        else:
+            search = _triplet_search(problem, None if prior_exponent == 0 else prior, prior_exponent)
+        if dedup is None:
+            score, flat = search(cap, top)
+            repeat = torch.zeros_like(score)
+        else:
+            score, flat, repeat = deduplicate(search, dedup, triplets_per_pair, cap, top)
+        pair, key = flat // triplets_per_pair, flat % triplets_per_pair
+        _, P, O = cp.sizes
+        triplet = torch.stack([key // (P * O), key // O % P, key % O], -1)
+        parts = [weights.at(key, weights.log_seen, weights.log_rest), selected[pair], boxes[pair], repeat]
+        return Relations(pair, triplet, score, score - torch.stack(parts).sum(0), *parts).to(home)
+
+
+def _positive(number: int, name: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise PolyadicError(
+            f"rank_relations: {name} must be a whole number from 1 up{' or None for no limit' if name == 'k' else ''}, got {number!r}"
+        )
+    return number
+
+
+def _part(log_probability: Tensor | None, name: str, exponent: float, pairs: int, device: torch.device) -> Tensor:
+    if log_probability is None:
+        return torch.zeros(pairs, dtype=torch.float64, device=device)
+    if log_probability.shape != (pairs,):
+        raise PolyadicError(f"rank_relations: {name} must be one number per pair [{pairs}], got {list(log_probability.shape)}")
+    part = log_probability.to(device, torch.float64)
+    # 0 · -inf is 0 here: an exponent of 0 leaves the part out
+    weighted = part * exponent if exponent else torch.zeros_like(part)
+    if bool((part.isnan() | weighted.isnan() | (weighted == math.inf)).any()):
+        bad = int((part.isnan() | weighted.isnan() | (weighted == math.inf)).nonzero()[0, 0])
+        raise PolyadicError(f"rank_relations: {name} must be a log-probability, not NaN or +inf; pair {bad} has {float(part[bad])}")
+    return weighted
+
+
+def _checked_labels(labels: Tensor, cp: CPTensor, device: torch.device) -> Tensor:
+    B, (S, _, O) = cp.batch_shape[0], cp.sizes
+    if labels.shape != (B, 2) or labels.is_floating_point():
+        raise PolyadicError(f"rank_relations: labels must be integers [{B}, 2], got {labels.dtype} {list(labels.shape)}")
+    bad = ((labels < 0) | (labels >= torch.tensor([S, O], device=labels.device))).any(-1)
+    if bool(bad.any()):
+        raise PolyadicError(
+            f"rank_relations: labels must lie below (S, O) = {(S, O)} and not be negative, got {labels[bad][0].tolist()} "
+            f"for pair {int(bad.nonzero()[0, 0])}"
+        )
+    return labels.to(device).long()
+
+
+def _triplet_search(problem: Problem, prior: SparsePrior | None, exponent: float) -> Search:
+    """All triplets compete: linear and fast, or in logs where float64 would underflow."""
+    B, triplets_per_pair = problem.cp.batch_shape[0], math.prod(problem.cp.sizes)
+
+    def search(k: int, top: int) -> tuple[Tensor, Tensor]:
+        most = min(top, B * min(k, triplets_per_pair))
+        k = min(k, most)
+        if most == 0:
+            return torch.empty(0).to(problem.log_pair), torch.empty(0, dtype=torch.long, device=problem.log_pair.device)
+        terms = problem.terms(logs=False)
+        if terms.a.is_cpu:
+            value, flat = _compiled(terms, prior, k, most, falling=exponent > 0)
+        else:
+            value, flat = tensors.search(terms, k, most)
+        if len(value) < most or float(value[-1]) < SAFE:
+            terms = problem.terms(logs=True)
+            value, flat = tensors.search(terms, k, most)
+        return terms.log_score(value), flat
+
+    return search
+
+
+def _label_search(problem: Problem, labels: Tensor) -> Search:
+    """Only predicates compete: B x P scores, few enough to sort."""
+    cp, (S, P, O) = problem.cp, problem.cp.sizes
+    B = len(labels)
+    subject, object = labels[:, :1].expand(B, P), labels[:, 1:].expand(B, P)
+    triplet = torch.stack([subject, torch.arange(P, device=labels.device).expand(B, P), object], -1)  # [B, P, 3]
+    key = (triplet[..., 0] * P + triplet[..., 1]) * O + triplet[..., 2]
+    weights = problem.weights
+    score = cp.to(dtype=torch.float64).log_prob(triplet) + weights.at(key, weights.log_seen, weights.log_rest) + problem.log_pair[:, None]
+    flat = key + torch.arange(B, device=key.device)[:, None] * (S * P * O)
+
+    def search(k: int, top: int) -> tuple[Tensor, Tensor]:
+        best, place = score.sort(dim=-1, descending=True, stable=True)
+        best, index = best[:, :k].flatten(), flat.gather(-1, place)[:, :k].flatten()
+        index, order = index.sort()
+        best, order = best[order].sort(descending=True, stable=True)
+        keep = (best > -math.inf).nonzero()[:top, 0]
+        return best[keep], index[order[keep]]
+
+    return search
+
+
+# The seen triplets of a prior in the kernel's order, which depends on the exponent's sign: made once, kept as long as the prior.
+_SEEN: WeakKeyDictionary[SparsePrior, dict[bool, Seen]] = WeakKeyDictionary()
+
+
+def _compiled(terms: Terms, prior: SparsePrior | None, k: int, top: int, falling: bool) -> tuple[Tensor, Tensor]:
+    from polyadic import kernels
+
+    arrays = [x.numpy() for x in (terms.a, terms.b, terms.c)]
+    keys, weight = terms.keys.numpy(), terms.seen.numpy()
+    known = {} if prior is None else _SEEN.setdefault(prior, {})
+    if falling not in known:
+        known[falling] = kernels.by_subject(keys, weight, terms.shape[1:])
+    value, flat = kernels.best_entries(*arrays, terms.rest, keys, weight, known[falling], k, top)
+    return torch.from_numpy(value), torch.from_numpy(flat)

@@ -1,0 +1,104 @@
+"""Optional: the same triplet again on nearly the same boxes counts for less. Ours, not the paper's.
+
+A detector fires twice on one object, and the image's answer fills with copies. Here the answer is built greedily: the best
+entry is taken, and each remaining entry of the same triplet whose subject box and object box both overlap the taken pair's
+is multiplied once by `weight`; the cap k counts what is taken.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from polyadic.boxes import box_iou
+from polyadic.structures import PolyadicError
+
+Search = Callable[[int, int], tuple[Tensor, Tensor]]  # (k, top) -> log-scores and flat indices, best first
+
+
+@dataclass(frozen=True, eq=False)
+class Dedup:
+    """The boxes of each pair (subject, object), and when and how much a repetition loses."""
+
+    boxes: Float[Tensor, "B 2 4"]  # `boxes[pairs]`, xyxy
+    iou: float = 0.45  # ours: both overlaps above this
+    weight: float = 0.1  # ours: factor on the score, from 0 (drop) to 1 (keep)
+
+    def __post_init__(self) -> None:
+        if self.boxes.ndim != 3 or self.boxes.shape[1:] != (2, 4):
+            raise PolyadicError(f"Dedup: boxes must be [B, 2, 4] (boxes[pairs]), got {list(self.boxes.shape)}")
+        if not bool(self.boxes.isfinite().all()):
+            raise PolyadicError("Dedup: boxes must be finite")
+        if not (0 <= self.iou <= 1 and 0 <= self.weight <= 1):
+            raise PolyadicError(f"Dedup: iou and weight must lie in 0..1, got {self.iou} and {self.weight}")
+
+
+def deduplicate(
+    search: Search, dedup: Dedup, triplets_per_pair: int, k: int, top: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-scores with the loss applied, flat indices and the loss, exactly as if every entry had been looked at.
+
+    The pool holds each pair's best `wide` entries among the image's best `deep`. What is outside it is bounded by the last
+    ones inside, so a greedy answer that never falls to such a bound is the true one; otherwise the pool is doubled.
+    """
+    pairs = len(dedup.boxes)
+    wide, deep = 2 * k, 2 * top
+    while True:
+        wide, deep = min(wide, triplets_per_pair), min(deep, pairs * min(wide, triplets_per_pair))
+        scores, flat = search(wide, deep)
+        answer = _greedy(scores, flat, dedup, triplets_per_pair, k, top, wide, deep)
+        if answer is not None:
+            return answer
+        wide, deep = 2 * wide, 2 * deep
+
+
+def _greedy(
+    scores: Tensor, flat: Tensor, dedup: Dedup, triplets_per_pair: int, k: int, top: int, wide: int, deep: int
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The greedy answer from a pool, or None if an entry outside the pool might belong to it."""
+    raw, index = scores.tolist(), flat.tolist()
+    pair = [x // triplets_per_pair for x in index]
+    boxes = dedup.boxes.to("cpu", torch.float64)
+    loss = math.log(dedup.weight) if dedup.weight else -math.inf
+    same: dict[int, list[int]] = {}  # triplet -> places in the pool
+    held: dict[int, int] = {}  # pair -> entries in the pool
+    for at, x in enumerate(index):
+        same.setdefault(x % triplets_per_pair, []).append(at)
+        held[pair[at]] = held.get(pair[at], 0) + 1
+    # No entry outside the pool scores above `outside`; nor one of a pair cut at `wide` above `cut[pair]`.
+    outside = raw[-1] if len(raw) == deep and deep < len(dedup.boxes) * triplets_per_pair else -math.inf
+    cut = {p: raw[at] for at, p in enumerate(pair) if held[p] == wide < triplets_per_pair}  # ends at the pair's last
+    heap = [(-score, x, at) for at, (score, x) in enumerate(zip(raw, index, strict=True))]
+    lost, taken = [0.0] * len(raw), [False] * len(raw)
+    room = dict.fromkeys(held, k)
+    answer: list[int] = []
+    while heap and len(answer) < top:
+        negative, x, at = heapq.heappop(heap)
+        if -negative != raw[at] + lost[at] or taken[at] or not room[pair[at]]:  # a stale or capped entry
+            continue
+        if -negative == -math.inf:
+            break
+        if -negative <= outside or any(-negative <= bar for p, bar in cut.items() if room[p]):
+            return None
+        answer.append(at)
+        taken[at] = True
+        room[pair[at]] -= 1
+        for other in same[x % triplets_per_pair]:
+            if not taken[other] and lost[other] == 0 and bool(_overlap(boxes[pair[at]], boxes[pair[other]], dedup.iou)):
+                lost[other] = loss
+                heapq.heappush(heap, (-(raw[other] + loss), index[other], other))
+    if len(answer) < top and (outside > -math.inf or any(room[p] for p in cut)):
+        return None
+    chosen = torch.tensor(answer, dtype=torch.long, device=flat.device)
+    losses = torch.tensor([lost[at] for at in answer], dtype=torch.float64, device=flat.device)
+    return scores[chosen] + losses, flat[chosen], losses
+
+
+def _overlap(a: Tensor, b: Tensor, iou: float) -> Tensor:
+    return (box_iou(a, b) > iou).all()

@@ -1,0 +1,176 @@
+"""The values that flow between the rooms: names, results, the contract of a prior, and the one error.
+
+Imports torch and nothing of this package, so every other module may import it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import NamedTuple, Protocol, overload, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class PolyadicError(ValueError):
+    """Input that cannot be used: the message says what was expected, what came, and the cure."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The class names behind the indices: subjects and objects share one list, as in the paper.
+
+    >>> names = Vocabulary(objects=("person", "horse"), predicates=("ride",))
+    >>> names.sizes, names.decode((0, 0, 1))
+    ((2, 1, 2), ('person', 'ride', 'horse'))
+    """
+
+    objects: tuple[str, ...]
+    predicates: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            names = tuple(getattr(self, field.name))
+            object.__setattr__(self, field.name, names)
+            if not names or not all(isinstance(name, str) and name for name in names):
+                raise PolyadicError(f"Vocabulary: {field.name} must be one or more non-empty names, got {names[:5]}")
+            if len(set(names)) < len(names):
+                twice = next(name for i, name in enumerate(names) if name in names[:i])
+                raise PolyadicError(f"Vocabulary: {field.name} has {twice!r} twice; each name needs one index")
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(S, P, O)."""
+        return len(self.objects), len(self.predicates), len(self.objects)
+
+    def encode(self, triplet: tuple[str, str, str]) -> tuple[int, int, int]:
+        """Indices of (subject, predicate, object) names."""
+        subject, predicate, object = triplet
+        return (
+            _index(self.objects, subject, "object"),
+            _index(self.predicates, predicate, "predicate"),
+            _index(self.objects, object, "object"),
+        )
+
+    def decode(self, triplet: tuple[int, int, int]) -> tuple[str, str, str]:
+        """Names of (subject, predicate, object) indices."""
+        subject, predicate, object = triplet
+        if not (0 <= min(triplet) and max(subject, object) < len(self.objects) and predicate < len(self.predicates)):
+            raise PolyadicError(f"Vocabulary: triplet {tuple(triplet)} is outside the sizes {self.sizes}")
+        return self.objects[subject], self.predicates[predicate], self.objects[object]
+
+    def to_json(self) -> str:
+        return json.dumps({"objects": self.objects, "predicates": self.predicates})
+
+    @classmethod
+    def from_json(cls, text: str) -> Vocabulary:
+        try:
+            names = json.loads(text)
+            return cls(objects=tuple(names["objects"]), predicates=tuple(names["predicates"]))
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise PolyadicError(
+                f'Vocabulary: expected JSON {{"objects": [...], "predicates": [...]}}, got {text[:60]!r} ({error!r})'
+            ) from error
+
+    def difference(self, other: Vocabulary) -> str | None:
+        """The first place where two vocabularies disagree, in words; None when they are equal."""
+        for kind, mine, theirs in (
+            ("object", self.objects, other.objects),
+            ("predicate", self.predicates, other.predicates),
+        ):
+            if len(mine) != len(theirs):
+                return f"{len(mine)} {kind}s against {len(theirs)}"
+            for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+                if a != b:
+                    return f"{kind} {i} is {a!r} against {b!r}"
+        return None
+
+
+def _index(names: tuple[str, ...], name: str, kind: str) -> int:
+    if name in names:
+        return names.index(name)
+    near = get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise PolyadicError(f"Vocabulary: no {kind} is called {name!r}{hint}")
+
+
+@runtime_checkable
+class SparsePrior(Protocol):
+    """What ranking asks of a prior ψ_u: the same log-weight for all triplets but a sorted list of seen ones."""
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(S, P, O)."""
+
+    @property
+    def keys(self) -> Int[Tensor, " M"]:
+        """Seen triplets as strictly rising flat indices (s·P + p)·O + o."""
+
+    @property
+    def log_seen(self) -> Float[Tensor, " M"]:
+        """Their log-probabilities, float64."""
+
+    @property
+    def log_rest(self) -> float:
+        """The log-probability of each other triplet."""
+
+
+class Relation(NamedTuple):
+    """One row of `Relations` in plain Python numbers."""
+
+    pair: int
+    subject: int
+    predicate: int
+    object: int
+    log_score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Relations:
+    """The ranked triplets of one image, best first: f_spo and what it is made of.
+
+    The parts have their exponents applied, so that
+    `log_score = log_cp + log_prior + log_selected + log_boxes + log_repeat`; a part that was not given is 0.
+    """
+
+    pair: Int[Tensor, " N"]  # which ordered box pair
+    triplet: Int[Tensor, "N 3"]  # (subject, predicate, object)
+    log_score: Float[Tensor, " N"]  # log f_spo
+    log_cp: Float[Tensor, " N"]  # log ψ_c
+    log_prior: Float[Tensor, " N"]  # a log ψ_u
+    log_selected: Float[Tensor, " N"]  # b log P(X_sel)
+    log_boxes: Float[Tensor, " N"]  # c log P(B_s, B_o | I)
+    log_repeat: Float[Tensor, " N"]  # the price of repeating a triplet on nearly the same boxes
+
+    def __post_init__(self) -> None:
+        lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
+        if len(set(lengths.values())) > 1:
+            raise PolyadicError(f"Relations: all columns need one length, got {lengths}")
+        if tuple(self.triplet.shape[1:]) != (3,):
+            raise PolyadicError(f"Relations: triplet must be [N, 3], got {list(self.triplet.shape)}")
+
+    def __len__(self) -> int:
+        return len(self.pair)
+
+    @overload
+    def __getitem__(self, index: int) -> Relation: ...
+    @overload
+    def __getitem__(self, index: slice | Tensor) -> Relations: ...
+    def __getitem__(self, index: int | slice | Tensor) -> Relation | Relations:
+        """One `Relation` by number, or the `Relations` of a slice, an index tensor or a mask."""
+        if isinstance(index, int):
+            subject, predicate, object = self.triplet[index].tolist()
+            return Relation(int(self.pair[index]), subject, predicate, object, float(self.log_score[index]))
+        return Relations(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    def __iter__(self) -> Iterator[Relation]:
+        columns = (self.pair.tolist(), self.triplet.tolist(), self.log_score.tolist())
+        for pair, triplet, score in zip(*columns, strict=True):
+            yield Relation(pair, *triplet, score)
+
+    def to(self, device: torch.device | str) -> Relations:
+        return Relations(*(getattr(self, field.name).to(device) for field in fields(self)))

@@ -1,0 +1,47 @@
+"""Shapes are checked in every test (jaxtyping + beartype), with few threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+
+SOURCE = Path(__file__).parents[1] / "src" / "polyadic"
+# numba compiles the functions of kernels.py itself: they take no decorator
+CHECKED = sorted(
+    "polyadic." + ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for path in SOURCE.rglob("*.py")
+    if path.name != "kernels.py" and path != SOURCE / "__init__.py"
+)
+jaxtyping.install_import_hook(CHECKED, "typecheck.check")
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(doctest_namespace: dict[str, Any]) -> None:
+    import polyadic
+
+    doctest_namespace["torch"] = torch
+    doctest_namespace.update({name: getattr(polyadic, name) for name in polyadic.__all__})
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """As users run it: without shape checks, so that our own errors speak."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def shared(relative: str) -> Path:
+    """A file of the shared material, or skip."""
+    root = Path(os.environ.get("POLYADIC_SHARED", Path(__file__).parents[2] / "shared"))
+    if not (root / relative).exists():
+        pytest.skip(f"no {relative} under {root}: set POLYADIC_SHARED to the shared material")
+    return root / relative

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from polyadic import PolyadicError, Relations, Vocabulary
+
+NAMES = Vocabulary(objects=("person", "horse"), predicates=("ride", "on", "next to"))
+
+
+def relations(n: int = 3) -> Relations:
+    score = -torch.arange(n, dtype=torch.float64)
+    zeros = torch.zeros_like(score)
+    triplet = torch.arange(3 * n).view(n, 3)
+    return Relations(torch.arange(n), triplet, score, score, zeros, zeros, zeros, zeros)
+
+
+def test_vocabulary_encodes_and_decodes() -> None:
+    assert NAMES.sizes == (2, 3, 2)
+    assert NAMES.encode(("person", "next to", "horse")) == (0, 2, 1)
+    assert NAMES.decode((0, 2, 1)) == ("person", "next to", "horse")
+    assert Vocabulary.from_json(NAMES.to_json()) == NAMES
+    assert NAMES.difference(NAMES) is None
+
+
+def test_relations_have_length_rows_and_slices() -> None:
+    found = relations()
+    assert len(found) == 3
+    assert found[1] == (1, 3, 4, 5, -1.0)
+    assert found[-1].pair == 2
+    assert [r.log_score for r in found] == [0, -1, -2]
+    assert list(found[1:]) == list(found)[1:]
+    assert list(found[found.log_score > -2]) == list(found)[:2]
+    assert len(relations(0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Vocabulary((), ("on",)), "objects must be one or more"),
+        (lambda: Vocabulary(("a",), ("on", "on")), "'on' twice"),
+        (lambda: NAMES.encode(("persn", "on", "horse")), "no object is called 'persn'; did you mean 'person'"),
+        (lambda: NAMES.decode((0, 3, 0)), "outside the sizes"),
+        (lambda: NAMES.decode((-1, 0, 0)), "outside the sizes"),
+        (lambda: Vocabulary.from_json("{}"), "expected JSON"),
+        (lambda: Vocabulary.from_json("nothing"), "expected JSON"),
+        (lambda: Relations(torch.arange(2), *[getattr(relations(), n) for n in list(vars(relations()))[1:]]), "one length"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_bad_input_is_one_clear_line(make: Any, says: str) -> None:
+    with pytest.raises(PolyadicError, match=says) as error:
+        make()
+    assert "\n" not in str(error.value)

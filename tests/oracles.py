@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def probability_tensor(s: Tensor, p: Tensor, o: Tensor) -> Tensor:
-    """y^{ijk} of one pair, with the denominator's indices l, m, n: exp, outer product, sum over r, divide by the sum."""
+    """y^{ijk} of one pair: exp, outer product, sum over r, divide by the sum over l, m, n."""
     tensor = torch.zeros(s.shape[1], p.shape[1], o.shape[1], dtype=torch.float64)
     for r in range(s.shape[0]):
         tensor += torch.einsum("i,j,k->ijk", s[r].double().exp(), p[r].double().exp(), o[r].double().exp())
@@ -24,19 +24,19 @@ def log_probability_tensor(s: Tensor, p: Tensor, o: Tensor) -> Tensor:
     return joint.logsumexp(0) - joint.flatten().logsumexp(0)
 
 
-def gradient(s: Tensor, p: Tensor, o: Tensor, t: Tensor) -> list[Tensor]:
+def gradient(factors: tuple[Tensor, Tensor, Tensor], t: Tensor) -> list[Tensor]:
     """The supplement's ∂L/∂s_{a,r'}^i for a target tensor t that sums to 1, term by term."""
-    factors = [x.detach().double().exp() for x in (s, p, o)]
-    R = s.shape[0]
-    masses = [[float(x[r].sum()) for r in range(R)] for x in factors]
+    exps = [x.detach().double().exp() for x in factors]
+    R = len(exps[0])
+    masses = [[float(x[r].sum()) for r in range(R)] for x in exps]
     Z = sum(masses[0][r] * masses[1][r] * masses[2][r] for r in range(R))
-    grads = [torch.zeros_like(x) for x in factors]
+    grads = [torch.zeros_like(x) for x in exps]
     for a, r in itertools.product(range(3), range(R)):
         others = math.prod(masses[b][r] for b in range(3) if b != a)
-        for i in range(factors[a].shape[1]):
-            grads[a][r, i] = float(factors[a][r, i]) * others / Z
+        for i in range(exps[a].shape[1]):
+            grads[a][r, i] = float(exps[a][r, i]) * others / Z
     for cell in t.nonzero().tolist():
-        parts = [math.prod(float(factors[a][r, cell[a]]) for a in range(3)) for r in range(R)]
+        parts = [math.prod(float(exps[a][r, cell[a]]) for a in range(3)) for r in range(R)]
         for a, r in itertools.product(range(3), range(R)):
             grads[a][r, cell[a]] -= float(t[tuple(cell)]) * parts[r] / sum(parts)
     return grads

@@ -96,7 +96,7 @@ def test_save_and_load_with_the_vocabulary(tmp_path: Path) -> None:
     assert torch.equal(loaded.counts, prior.counts)
     assert [x.name for x in tmp_path.iterdir()] == ["prior.safetensors"]
     other = Vocabulary(objects=("person", "zebra", "street"), predicates=("ride", "on"))
-    with pytest.raises(PolyadicError, match="another vocabulary .object 1 is 'horse' against 'zebra'"):
+    with pytest.raises(PolyadicError, match=r"another vocabulary \(object 1 is 'horse' against 'zebra'"):
         TripletPrior.load(tmp_path / "prior.safetensors", other)
 
 
@@ -108,7 +108,12 @@ def test_loading_what_is_no_prior_is_one_clear_line(tmp_path: Path) -> None:
     good = tmp_path / "good"
     TripletPrior.from_triplets(torch.tensor([[0, 0, 1]]), NAMES).save(good)
     (tmp_path / "half").write_bytes(good.read_bytes()[:-9])
-    for name, says in [("missing", "cannot read"), ("text", "cannot read"), ("half", "cannot read"), ("weights", "not a saved prior")]:
+    for name, says in [
+        ("missing", "cannot read"),
+        ("text", "cannot read"),
+        ("half", "cannot read"),
+        ("weights", "not a saved prior"),
+    ]:
         with pytest.raises(PolyadicError, match=says) as error:
             TripletPrior.load(tmp_path / name)
         assert name in str(error.value)
@@ -135,19 +140,31 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: TripletPrior.from_triplets(torch.tensor([[0, 3, 0]]), SIZES), r"below \(S, P, O\) = \(4, 3, 5\).*\[0, 3, 0\]"),
+        (
+            lambda: TripletPrior.from_triplets(torch.tensor([[0, 3, 0]]), SIZES),
+            r"below \(S, P, O\) = \(4, 3, 5\).*\[0, 3, 0\]",
+        ),
         (lambda: TripletPrior.from_triplets(torch.tensor([[0, -1, 0]]), SIZES), "not be negative"),
         (lambda: TripletPrior.from_triplets(torch.zeros(2, 3), SIZES), "integers"),
         (lambda: TripletPrior.from_triplets(torch.zeros(2, 2).long(), SIZES), r"\[\.\.\., 3\]"),
-        (lambda: TripletPrior.from_triplets(ALL[:1], SIZES, counts=torch.tensor([-1])), r"counts must not be negative, got -1"),
+        (
+            lambda: TripletPrior.from_triplets(ALL[:1], SIZES, counts=torch.tensor([-1])),
+            r"counts must not be negative, got -1",
+        ),
         (lambda: TripletPrior.from_triplets(ALL[:1], SIZES, counts=torch.tensor([math.nan])), "finite"),
-        (lambda: TripletPrior.from_triplets(ALL[:2], SIZES, counts=torch.tensor([1])), "one count per triplet"),
+        (
+            lambda: TripletPrior.from_triplets(ALL[:2], SIZES, counts=torch.tensor([1])),
+            "one count per triplet",
+        ),
         (lambda: TripletPrior.from_triplets(ALL[:1], SIZES, smoothing=-1), "smoothing must be"),
         (lambda: TripletPrior.from_triplets(ALL[:0], SIZES, smoothing=0), "at least one triplet"),
         (lambda: TripletPrior.from_triplets(ALL[:0], (4, 0, 5)), "three class counts"),
         (lambda: TripletPrior(SIZES, torch.tensor([3, 2]), torch.ones(2)), "rise strictly"),
         (lambda: TripletPrior(SIZES, torch.tensor([60]), torch.ones(1)), "rise strictly within the sizes"),
-        (lambda: TripletPrior(SIZES, torch.tensor([2]), torch.ones(1), vocabulary=NAMES), "the vocabulary has sizes"),
+        (
+            lambda: TripletPrior(SIZES, torch.tensor([2]), torch.ones(1), vocabulary=NAMES),
+            "the vocabulary has sizes",
+        ),
         (lambda: TripletPrior.from_triplets(ALL[:1], SIZES).log_prob(torch.tensor([4, 0, 0])), "below"),
         (
             lambda: TripletPrior.from_triplets(ALL[:1], SIZES).log_normaliser(

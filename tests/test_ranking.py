@@ -20,7 +20,8 @@ CAPS = st.sampled_from([1, 2, 3, 10, None])
 TOPS = st.sampled_from([1, 3, 10, 100, 1000])
 
 
-# Cases: ranks, shapes, flat to very peaked factors, ties, impossible classes, and priors that agree, contradict or forbid.
+# Cases: ranks, shapes, flat to very peaked factors, ties, impossible classes, and priors that agree, contradict or
+# forbid.
 
 
 @st.composite
@@ -131,8 +132,8 @@ def dense_values(terms: Terms) -> Tensor:
 def compiled_search(terms: Terms, k: int, top: int) -> tuple[Tensor, Tensor]:
     keys, weight = terms.keys.numpy(), terms.seen.numpy()
     seen = kernels.by_subject(keys, weight, terms.shape[1:])
-    arrays = [x.numpy() for x in (terms.a, terms.b, terms.c)]
-    value, flat = kernels.best_entries(*arrays, terms.rest, keys, weight, seen, k, top)
+    a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
+    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, seen, k, top)
     return torch.from_numpy(value), torch.from_numpy(flat)
 
 
@@ -169,7 +170,7 @@ def test_the_search_in_logs_equals_the_sorted_dense_tensor(data: st.DataObject) 
         for score, x in zip(terms.log_score(value).tolist(), flat.tolist(), strict=True)
     ]
     scores = dense_scores(cp, prior, pair)
-    assert_same_list(found, ranked(scores, k, top), scores)  # type: ignore[arg-type]
+    assert_same_list(found, ranked(scores, k, top), scores)
 
 
 @pytest.mark.parametrize("blocks", [1, 64])
@@ -253,7 +254,10 @@ def test_float32_and_half_factors_rank_as_their_exact_values_do() -> None:
     generator = torch.Generator().manual_seed(0)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         factors = [torch.randn(6, 2, n, generator=generator).to(dtype) for n in (4, 3, 5)]
-        found, exact = rank_relations(CPTensor(*factors)), rank_relations(CPTensor(*(x.double() for x in factors)))
+        found, exact = (
+            rank_relations(CPTensor(*factors)),
+            rank_relations(CPTensor(*(x.double() for x in factors))),
+        )
         assert rows(found) == rows(exact)
 
 
@@ -354,12 +358,21 @@ LABELS = torch.zeros(2, 2, dtype=torch.long)
         ({"k": -1}, "k must be"),
         ({"k": 1.5}, "k must be"),
         ({"top": 0}, "top must be a whole number from 1 up, got 0"),
-        ({"prior": TripletPrior.from_triplets(LABELS.new_zeros(1, 3), (4, 3, 6))}, r"sizes \(4, 3, 6\).*\(4, 3, 5\).*same vocabulary"),
+        (
+            {"prior": TripletPrior.from_triplets(LABELS.new_zeros(1, 3), (4, 3, 6))},
+            r"sizes \(4, 3, 6\).*\(4, 3, 5\).*same vocabulary",
+        ),
         ({"log_selected": torch.zeros(3)}, r"log_selected must be one number per pair \[2\], got \[3\]"),
         ({"log_selected": torch.tensor([0.0, math.nan])}, "not NaN or .inf; pair 1 has nan"),
         ({"log_boxes": torch.tensor([math.inf, 0.0])}, "pair 0 has inf"),
         ({"prior": PRIOR, "prior_exponent": math.nan}, "prior_exponent must be finite"),
-        ({"prior": TripletPrior.from_triplets(LABELS.new_zeros(1, 3), (4, 3, 5), 0), "prior_exponent": -1.0}, "smoothing above 0"),
+        (
+            {
+                "prior": TripletPrior.from_triplets(LABELS.new_zeros(1, 3), (4, 3, 5), 0),
+                "prior_exponent": -1.0,
+            },
+            "smoothing above 0",
+        ),
         ({"k_unit": "predicate"}, "without labels"),
         ({"labels": LABELS}, "with labels"),
         ({"k_unit": "verb"}, "k_unit is 'triplet'"),

@@ -41,12 +41,18 @@ def test_relations_have_length_rows_and_slices() -> None:
     [
         (lambda: Vocabulary((), ("on",)), "objects must be one or more"),
         (lambda: Vocabulary(("a",), ("on", "on")), "'on' twice"),
-        (lambda: NAMES.encode(("persn", "on", "horse")), "no object is called 'persn'; did you mean 'person'"),
+        (
+            lambda: NAMES.encode(("persn", "on", "horse")),
+            "no object is called 'persn'; did you mean 'person'",
+        ),
         (lambda: NAMES.decode((0, 3, 0)), "outside the sizes"),
         (lambda: NAMES.decode((-1, 0, 0)), "outside the sizes"),
         (lambda: Vocabulary.from_json("{}"), "expected JSON"),
         (lambda: Vocabulary.from_json("nothing"), "expected JSON"),
-        (lambda: Relations(torch.arange(2), *[getattr(relations(), n) for n in list(vars(relations()))[1:]]), "one length"),
+        (
+            lambda: Relations(torch.arange(2), *[getattr(relations(), n) for n in list(vars(relations()))[1:]]),
+            "one length",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

@@ -1,4 +1,6 @@
-"""ψ_c: a distribution over triplets as a sum of R rank-1 tensors in logs (paper: Formulation, Training Loss; supplement).
+"""ψ_c: a distribution over triplets as a sum of R rank-1 tensors, in logs.
+
+Paper: Preliminaries, Formulation, Training Loss, supplement.
 
 The network's scores s_{a,r} are the logs of the factors; exp, outer product, sum over r and division by Z make the
 probability tensor y. No method but `dense` forms it. Imports torch only, beside the package's error.
@@ -21,7 +23,7 @@ VARIABLES: tuple[Variable, ...] = ("subject", "predicate", "object")
 
 
 class Mixture(NamedTuple):
-    """The same distribution as a mixture: log P(r), and log P(X_a | r) for each variable. A component of weight 0 is all -inf."""
+    """As a mixture: log P(r), and log P(X_a | r) for each variable. A component of weight 0 is all -inf."""
 
     log_weight: Float[Tensor, "*B R"]
     subject: Float[Tensor, "*B R S"]
@@ -33,11 +35,12 @@ class Mixture(NamedTuple):
 class CPTensor:
     """One distribution over (subject, predicate, object) per box pair, from R log-factors each; the w_r are absorbed.
 
-    Any batch shape, the empty one included. -inf is probability 0. Factors in float16 or bfloat16 are raised to float32.
+    Any batch shape, the empty one included. -inf is probability 0. Factors in float16 or bfloat16 are raised to
+    float32.
 
     >>> cp = CPTensor(torch.zeros(2, 5, 3), torch.zeros(2, 5, 4), torch.zeros(2, 5, 6))  # 2 pairs, rank 5
-    >>> cp.log_prob(torch.tensor([[0, 1, 2], [2, 3, 5]])).exp() * (3 * 4 * 6)
-    tensor([1., 1.])
+    >>> (1 / cp.log_prob(torch.tensor([[0, 1, 2], [2, 3, 5]])).exp()).round()  # 3 x 4 x 6 equal triplets
+    tensor([72., 72.])
     """
 
     subject: Float[Tensor, "*B R S"]
@@ -54,7 +57,7 @@ class CPTensor:
             raise PolyadicError(f"CPTensor: factors must agree on [*B, R] of [*B, R, classes], got {leading}")
         if min(x.shape[-1] for x in factors) < 1 or self.subject.shape[-2] < 1:
             raise PolyadicError(
-                f"CPTensor: the rank and each number of classes must be at least 1, got {[list(x.shape) for x in factors]}"
+                f"CPTensor: the rank and each class count must be at least 1, got {[list(x.shape) for x in factors]}"
             )
         if len({x.device for x in factors}) > 1:
             raise PolyadicError(
@@ -78,7 +81,7 @@ class CPTensor:
                 if bool(bad.any()):
                     raise PolyadicError(
                         f"CPTensor: {name} scores must be below +inf and not NaN; "
-                        f"{int(bad.sum())} of {bad.numel()} vectors are not, the first at [*B, R] = {bad.nonzero()[0].tolist()}. "
+                        f"{int(bad.sum())} of {bad.numel()} vectors are not, the first at {bad.nonzero()[0].tolist()}. "
                         "Look for a diverged loss or a division by zero before the last layer"
                     )
             raise PolyadicError(
@@ -126,7 +129,7 @@ class CPTensor:
         return torch.stack([_log_sum(x) for x in self.factors]).sum(0)
 
     def log_prob(self, triplet: Int[Tensor, "*T 3"]) -> Float[Tensor, "*T"]:
-        """log y of one triplet per pair [*B, 3], or of T triplets per pair [*B, T, 3], in O(R(S+P+O+T))."""
+        """Log y of one triplet per pair [*B, 3], or of T triplets per pair [*B, T, 3], in O(R(S+P+O+T))."""
         many = self._many(triplet)
         self._check_labels(many)
         found = self._log_joint(many) - self._log_components().logsumexp(-1)[..., None]  # [*B, T]
@@ -152,7 +155,7 @@ class CPTensor:
             weight = weight.to(self.subject.dtype).reshape(many.shape[:-1]).masked_fill(padding, 0)
             if not torch.compiler.is_compiling() and not bool(((weight >= 0) & weight.isfinite()).all()):
                 raise PolyadicError("CPTensor.nll: weights must be finite and not negative")
-        loss: Tensor = _ClosedFormNLL.apply(*self.factors, many.clamp_min(0), weight)  # type: ignore[no-untyped-call]
+        loss: Tensor = _ClosedFormNLL.apply(*self.factors, many.clamp_min(0), weight)
         return loss
 
     def mixture(self) -> Mixture:
@@ -161,12 +164,14 @@ class CPTensor:
         weight = torch.stack(sums).sum(0).log_softmax(-1)
         empty = weight == -torch.inf
         parts = [
-            (x - _shift(x) - total.masked_fill(total == -torch.inf, 0)[..., None]).masked_fill(empty[..., None], -torch.inf)
+            (x - _shift(x) - total.masked_fill(total == -torch.inf, 0)[..., None]).masked_fill(
+                empty[..., None], -torch.inf
+            )
             for x, total in zip(self.factors, sums, strict=True)
         ]
         return Mixture(weight, *parts)
 
-    def log_marginal(self, *variables: Variable) -> Float[Tensor, "..."]:
+    def log_marginal(self, *variables: Variable) -> Float[Tensor, ...]:
         """Log of the marginal of one variable, [*B, X], or of two in the order asked for, [*B, X, Y].
 
         >>> cp = CPTensor(torch.zeros(5, 3), torch.zeros(5, 4), torch.zeros(5, 6))
@@ -176,7 +181,7 @@ class CPTensor:
         mixture = self.mixture()
         return _mix(mixture.log_weight, [getattr(mixture, name) for name in _known(variables, most=2)])
 
-    def log_conditional(self, *variables: Variable, **given: int | Tensor) -> Float[Tensor, "..."]:
+    def log_conditional(self, *variables: Variable, **given: int | Tensor) -> Float[Tensor, ...]:
         """Log of P(variables | given), for example `log_conditional("predicate", subject=i, object=k)`, [*B, P].
 
         A given label is one number for all pairs or a tensor [*B].
@@ -230,7 +235,8 @@ class CPTensor:
             torch.broadcast_shapes(self.batch_shape, other.batch_shape)
         except RuntimeError as error:
             raise PolyadicError(
-                f"CPTensor.product: batch shapes must broadcast, got {list(self.batch_shape)} and {list(other.batch_shape)}"
+                f"CPTensor.product: batch shapes must broadcast, "
+                f"got {list(self.batch_shape)} and {list(other.batch_shape)}"
             ) from error
         pairs = zip(self.factors, other.factors, strict=True)
         return CPTensor(*((a[..., :, None, :] + b[..., None, :, :]).flatten(-3, -2) for a, b in pairs))
@@ -268,7 +274,8 @@ class CPTensor:
             label = torch.as_tensor(given[name], device=self.device)
             if label.is_floating_point() or label.shape not in ((), self.batch_shape):
                 raise PolyadicError(
-                    f"CPTensor: {name} must be a label or integers {list(self.batch_shape)}, got {label.dtype} {list(label.shape)}"
+                    f"CPTensor: {name} must be a label or integers {list(self.batch_shape)}, "
+                    f"got {label.dtype} {list(label.shape)}"
                 )
             size = self.sizes[VARIABLES.index(name)]
             if bool(((label < 0) | (label >= size)).any()):
@@ -287,7 +294,9 @@ def _known(names: tuple[str, ...], most: int) -> list[Variable]:
 def _check_possible(evidence: Tensor, given: dict[str, int | Tensor]) -> None:
     if bool((evidence == -torch.inf).any()):
         where = (evidence == -torch.inf).nonzero()[0].tolist()
-        raise PolyadicError(f"CPTensor: {', '.join(given)} given have probability 0 at pair {where}: nothing to condition on")
+        raise PolyadicError(
+            f"CPTensor: {', '.join(given)} given have probability 0 at pair {where}: nothing to condition on"
+        )
 
 
 def _shift(x: Tensor) -> Tensor:
@@ -312,7 +321,7 @@ def _at_triplets(factors: tuple[Tensor, ...], triplet: Tensor) -> Tensor:
 
 
 def _mix(log_weight: Tensor, factors: list[Tensor]) -> Tensor:
-    """log Σ_r P(r) Π_a P(X_a | r), one component at a time: [*B, R] and one or two [*B, R, X] -> [*B, X(, Y)]."""
+    """Log Σ_r P(r) Π_a P(X_a | r), one component at a time: [*B, R] and one or two [*B, R, X] -> [*B, X(, Y)]."""
     first = log_weight[..., None] + factors[0]  # [*B, R, X]
     if len(factors) == 1:
         return first.logsumexp(-2)
@@ -349,7 +358,11 @@ class _ClosedFormNLL(torch.autograd.Function):
         if torch.is_grad_enabled():  # asked for with create_graph: the gradient must be differentiable itself
             log_y = CPTensor(s, p, o).log_prob(target)
             loss = -(weight * log_y).masked_fill(weight == 0, 0).sum(-1)
-            return *torch.autograd.grad(loss, (s, p, o), grad, create_graph=True, allow_unused=True), None, None
+            return (
+                *torch.autograd.grad(loss, (s, p, o), grad, create_graph=True, allow_unused=True),
+                None,
+                None,
+            )
         peaks, masses = rest[:3], rest[3:]
         tiny = torch.finfo(s.dtype).tiny
         spread = (grad * weight.sum(-1))[..., None] * log_mixture.exp()  # [*B, R]

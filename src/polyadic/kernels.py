@@ -1,9 +1,10 @@
 """The exact search on the CPU: branch and bound over pairs, subjects and (subject, predicate) cells, compiled by numba.
 
-Every entry is `value = (Σ_r (a_ri · b_rj) · c_rk) · u_ijk`, summed in the order of r. A bound is the same expression with
-some operands replaced by their largest value, in the same order of operations. Rounding is monotone, so a bound is never
-below a value that it covers, not even in the last bit: nothing is pruned wrongly, and no slack is needed, which is what
-lets exactly equal entries be pruned by the tie rule. So: no fastmath here, and no fused multiply-add.
+Every entry is `value = (Σ_r (a_ri · b_rj) · c_rk) · u_ijk`, summed in the order of r. A bound is the same
+expression with some operands replaced by their largest value, in the same order of operations. Rounding is
+monotone, so a bound is never below a value that it covers, not even in the last bit: nothing is pruned wrongly, and
+no slack is needed, which is what lets exactly equal entries be pruned by the tie rule. So: no fastmath here, and no
+fused multiply-add.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+LAST = np.int64(2**62)  # behind every flat index
+SEEDS = 16  # of the heaviest triplets, for the first bar
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -70,20 +74,64 @@ def subject_bounds(a):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _class_bounds(gain, factor, bounds):  # type: ignore[no-untyped-def]
     """Bounds of all triplets of a pair by predicate, or by object: Σ_r max(a_r) · factor_r."""
-    bounds[:] = gain[0] * factor[0]
+    for x in range(len(bounds)):
+        bounds[x] = gain[0] * factor[0, x]
     for r in range(1, len(gain)):
         for x in range(len(bounds)):
             bounds[x] += gain[r] * factor[r, x]
 
 
 @njit(cache=True, nogil=True)
-def search(  # type: ignore[no-untyped-def]
-    a, b, c, bounds, best, order, rest, keys, seen_weight, seen_key, seen_cell, seen_start, k, top
-):
-    """The best `top` entries, at most `k` per pair: values and flat indices, in no order.
+def _floor(a, b, c, gain, rest, seen_weight, seen_triplet, heaviest, k, top):  # type: ignore[no-untyped-def]
+    """A value that at least `top` entries reach, at most `k` per pair: a first bar to prune by, or 0.
 
-    Of each pair, first the seen triplets, subject by subject, each by falling weight until no later one can count; then the
-    rest, by row and cell.
+    Looked at, in every pair: the largest component's peak, and the triplets that the prior weighs most.
+    """
+    B, R, _ = a.shape
+    T = len(heaviest)
+    each = T if k >= T else 1
+    found, peaks, total = np.zeros(B * each), np.empty(B), np.empty(T)
+    lightest = min(rest, seen_weight.min()) if T else rest
+    for pair in range(B):
+        peaks[pair] = gain[pair].max() * lightest
+        total[:] = 0.0
+        for r in range(R):
+            for n in range(T):
+                i, j, o = seen_triplet[heaviest[n]]
+                total[n] += a[pair, r, i] * b[pair, r, j] * c[pair, r, o]
+        for n in range(T):
+            at = pair * each + n % each
+            found[at] = max(found[at], total[n] * seen_weight[heaviest[n]])
+    floor = 0.0
+    for pool in (peaks, found):
+        if len(pool) >= top:
+            floor = max(floor, np.partition(pool, len(pool) - top)[len(pool) - top])
+    return floor
+
+
+@njit(cache=True, nogil=True)
+def search(  # type: ignore[no-untyped-def]
+    a,
+    b,
+    c,
+    gain,
+    bounds,
+    best,
+    order,
+    floor,
+    rest,
+    keys,
+    seen_weight,
+    seen_key,
+    seen_triplet,
+    seen_start,
+    k,
+    top,
+):
+    """The best `top` entries, at most `k` per pair, `floor` or better: values and flat indices, in no order.
+
+    Of each pair, first the seen triplets, subject by subject, each by falling weight until no later one can count;
+    then the rest, by row and cell.
     """
     _, R, S = a.shape
     P, O, M = b.shape[2], c.shape[2], len(keys)
@@ -91,11 +139,11 @@ def search(  # type: ignore[no-untyped-def]
     values, indices, size = np.empty(top), np.empty(top, np.int64), 0
     own_values, own_indices = np.empty(k), np.empty(k, np.int64)  # this pair's best
     opened, opened_bound = np.empty(S, np.int64), np.empty(S)
-    by_predicate, by_object, gain = np.empty(P), np.empty(O), np.empty(R)
+    by_predicate, by_object = np.empty(P), np.empty(O)
     cell, row, mix = np.empty(P), np.empty(O), np.empty(R)
     for pair in order:
         # An entry counts if it is not worse than (low, low_index): the worst kept of a full answer or of a full pair.
-        low, low_index = (values[0], indices[0]) if size == top else (0.0, np.int64(-1))
+        low, low_index = (values[0], indices[0]) if size == top else (floor, LAST if floor > 0 else np.int64(-1))
         peak, base = best[pair], pair * S * P * O
         if _worse(peak * heaviest, base, low, low_index):
             if peak * heaviest < low:
@@ -104,17 +152,15 @@ def search(  # type: ignore[no-untyped-def]
         own = 0
         by_subject, A, B, C = bounds[pair], a[pair], b[pair], c[pair]
         if M:
-            for r in range(R):
-                gain[r] = A[r].max()
-            _class_bounds(gain, B, by_predicate)
-            _class_bounds(gain, C, by_object)
+            _class_bounds(gain[pair], B, by_predicate)
+            _class_bounds(gain[pair], C, by_object)
             peak = min(peak, by_predicate.max(), by_object.max())
         for i in range(S if M else 0):
             for m in range(seen_start[i], seen_start[i + 1]):
                 weight = seen_weight[m]
                 if by_subject[i] * weight < low:
                     break
-                j, o = seen_cell[m]
+                _, j, o = seen_triplet[m]
                 index = base + seen_key[m]
                 if _worse(min(by_predicate[j], by_object[o]) * weight, index, low, low_index):
                     continue
@@ -172,8 +218,9 @@ class Seen(NamedTuple):
 
     place: Ints  # [M], into the sorted keys
     key: Ints  # [M]
-    cell: NDArray[np.int32]  # [M, 2], predicate and object
+    triplet: NDArray[np.int32]  # [M, 3]
     start: Ints  # [S + 1], each subject's first
+    heaviest: Ints  # the first few by weight
 
 
 def by_subject(keys: Ints, weight: Floats, sizes: tuple[int, int, int]) -> Seen:
@@ -182,17 +229,45 @@ def by_subject(keys: Ints, weight: Floats, sizes: tuple[int, int, int]) -> Seen:
     subject = keys // (P * O)
     place = np.lexsort((-weight, subject))
     key = keys[place]
-    cell = np.stack([key // O % P, key % O], -1).astype(np.int32)
-    return Seen(place, key, cell, np.searchsorted(subject, np.arange(S + 1)))
+    triplet = np.stack([key // (P * O), key // O % P, key % O], -1).astype(np.int32)
+    heaviest = np.argsort(-weight[place], kind="stable")[:SEEDS]
+    return Seen(place, key, triplet, np.searchsorted(subject, np.arange(S + 1)), heaviest)
 
 
 def best_entries(
-    a: Floats, b: Floats, c: Floats, rest: float, keys: Ints, weight: Floats, seen: Seen, k: int, top: int
+    a: Floats,
+    b: Floats,
+    c: Floats,
+    gain: Floats,
+    rest: float,
+    keys: Ints,
+    weight: Floats,
+    seen: Seen,
+    k: int,
+    top: int,
 ) -> tuple[Floats, Ints]:
-    """Values and flat indices of the best `top` entries, at most `k` per pair, best first."""
+    """Values and flat indices, best first; `gain` is the peak of each row of `a`, `weight` goes with `keys`."""
     bounds, best = subject_bounds(a)
     order = np.argsort(-best, kind="stable")
-    place, key, cell, start = seen
-    values, indices = search(a, b, c, bounds, best, order, rest, keys, weight[place], key, cell, start, k, top)
+    weight = weight[seen.place]
+    floor = _floor(a, b, c, gain, rest, weight, seen.triplet, seen.heaviest, k, top)
+    values, indices = search(
+        a,
+        b,
+        c,
+        gain,
+        bounds,
+        best,
+        order,
+        floor,
+        rest,
+        keys,
+        weight,
+        seen.key,
+        seen.triplet,
+        seen.start,
+        k,
+        top,
+    )
     answer = np.lexsort((indices, -values))
     return values[answer], indices[answer]

@@ -29,7 +29,7 @@ class TripletPrior:
     """P(s, p, o) = (count + smoothing) / Σ, over sizes S x P x O.
 
     >>> prior = TripletPrior.from_triplets(torch.tensor([[0, 1, 2], [0, 1, 2]]), (3, 2, 4))
-    >>> prior.log_prob(torch.tensor([[0, 1, 2], [0, 0, 0]])).exp() * (2 + 24)
+    >>> (prior.log_prob(torch.tensor([[0, 1, 2], [0, 0, 0]])).exp() * (2 + 24)).round()
     tensor([3., 1.], dtype=torch.float64)
     """
 
@@ -110,7 +110,7 @@ class TripletPrior:
         return math.log(self.smoothing) - self.log_total if self.smoothing else -math.inf
 
     def log_prob(self, triplet: Int[Tensor, "*T 3"]) -> Float[Tensor, "*T"]:
-        """log ψ_u of any triplets, by bisection: O(log M) each."""
+        """Log ψ_u of any triplets, by bisection: O(log M) each."""
         flat = _flatten(triplet, self.sizes).to(self.keys.device)
         if not len(self.keys):
             return torch.full(flat.shape, self.log_rest, dtype=torch.float64, device=self.keys.device)
@@ -118,7 +118,7 @@ class TripletPrior:
         return torch.where(self.keys[place] == flat, self.log_seen[place], self.log_rest)
 
     def log_normaliser(self, cp: CPTensor) -> Float[Tensor, "*B"]:
-        """log Σ ψ_c ψ_u per pair, exact: ψ_c sums to 1, so only the seen triplets need visiting. O(B · R · M).
+        """Log Σ ψ_c ψ_u per pair, exact: ψ_c sums to 1, so only the seen triplets need visiting. O(B · R · M).
 
         The paper ranks by the unnormalised product; subtract this for P(s, p, o | B, I) as a distribution.
         """
@@ -135,12 +135,10 @@ class TripletPrior:
         return total - self.log_total
 
     def to(self, device: torch.device | str) -> TripletPrior:
-        return TripletPrior(
-            self.sizes, self.keys.to(device), self.counts.to(device), self.smoothing, self.vocabulary
-        )
+        return TripletPrior(self.sizes, self.keys.to(device), self.counts.to(device), self.smoothing, self.vocabulary)
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file with the counts, the sizes, the smoothing and the vocabulary; whole or not at all."""
+        """Write one safetensors file, counts, sizes, smoothing and vocabulary; whole or not at all."""
         from safetensors.torch import save_file
 
         path = Path(path)
@@ -180,7 +178,8 @@ class TripletPrior:
             difference = saved.difference(vocabulary) if saved else "the file has no names"
             if difference:
                 raise PolyadicError(
-                    f"TripletPrior: {path} belongs to another vocabulary ({difference}); count the triplets again with this one"
+                    f"TripletPrior: {path} belongs to another vocabulary ({difference}); "
+                    "count the triplets again with this one"
                 )
         sizes = tuple(json.loads(metadata["sizes"]))
         return cls(sizes, keys, counts, json.loads(metadata["smoothing"]), saved)

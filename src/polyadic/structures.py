@@ -6,7 +6,7 @@ Imports torch and nothing of this package, so every other module may import it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import NamedTuple, Protocol, overload, runtime_checkable
@@ -47,7 +47,7 @@ class Vocabulary:
         """(S, P, O)."""
         return len(self.objects), len(self.predicates), len(self.objects)
 
-    def encode(self, triplet: tuple[str, str, str]) -> tuple[int, int, int]:
+    def encode(self, triplet: Sequence[str]) -> tuple[int, int, int]:
         """Indices of (subject, predicate, object) names."""
         subject, predicate, object = triplet
         return (
@@ -56,10 +56,10 @@ class Vocabulary:
             _index(self.objects, object, "object"),
         )
 
-    def decode(self, triplet: tuple[int, int, int]) -> tuple[str, str, str]:
+    def decode(self, triplet: Sequence[int]) -> tuple[str, str, str]:
         """Names of (subject, predicate, object) indices."""
         subject, predicate, object = triplet
-        if not (0 <= min(triplet) and max(subject, object) < len(self.objects) and predicate < len(self.predicates)):
+        if not (min(triplet) >= 0 and max(subject, object) < len(self.objects) and predicate < len(self.predicates)):
             raise PolyadicError(f"Vocabulary: triplet {tuple(triplet)} is outside the sizes {self.sizes}")
         return self.objects[subject], self.predicates[predicate], self.objects[object]
 
@@ -169,8 +169,8 @@ class Relations:
 
     def __iter__(self) -> Iterator[Relation]:
         columns = (self.pair.tolist(), self.triplet.tolist(), self.log_score.tolist())
-        for pair, triplet, score in zip(*columns, strict=True):
-            yield Relation(pair, *triplet, score)
+        for pair, (subject, predicate, object), score in zip(*columns, strict=True):
+            yield Relation(pair, subject, predicate, object, score)
 
     def to(self, device: torch.device | str) -> Relations:
         return Relations(*(getattr(self, field.name).to(device) for field in fields(self)))

@@ -1,11 +1,13 @@
-"""f_spo: the image's best triplets over all pairs, exactly and without the dense tensor (paper: Modeling missing annotations).
+"""f_spo: the image's best triplets over all pairs, exactly and without the dense tensor.
+
+Paper: Modeling missing annotations.
 
     P(B_s, B_o | I) · ψ_c(s, p, o | B_s, B_o, I) · ψ_u(s, p, o) · P(X_sel | B_s, B_o, I)
 
-The factors are non-negative, so the peaks of one factor bound what the others can reach, and nearly all pairs, subjects and
-(subject, predicate) cells are never looked at; ψ_u is sparse + constant, so seen triplets and the rest are bounded apart.
-`polyadic.kernels` searches on the CPU, `tensors` on a GPU and wherever float64 would underflow; both give the list that sorting the
-dense tensor would.
+The factors are non-negative, so the peaks of one factor bound what the others can reach, and nearly all pairs,
+subjects and (subject, predicate) cells are never looked at; ψ_u is sparse + constant, so seen triplets and the rest
+are bounded apart. `polyadic.kernels` searches on the CPU, `tensors` on a GPU and wherever float64 would underflow;
+both give the list that sorting the dense tensor would.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from torch import Tensor
 from polyadic.cp import CPTensor
 from polyadic.ranking import tensors
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
-from polyadic.ranking.problem import SAFE, Problem, Terms, Weights, weights_of
+from polyadic.ranking.problem import SAFE, Problem, Terms, Workspace, weights_of
 from polyadic.structures import PolyadicError, Relations, SparsePrior
 
 if TYPE_CHECKING:
     from polyadic.kernels import Seen
 
 __all__ = ["Dedup", "rank_relations"]
+
+
+_WORKSPACE = Workspace()
 
 
 def rank_relations(
@@ -47,9 +52,10 @@ def rank_relations(
 ) -> Relations:
     """The best `top` triplets of one image, at most `k` per ordered pair, by falling log f_spo.
 
-    log f_spo = log ψ_c + prior_exponent · log ψ_u + selected_exponent · log P(X_sel) + boxes_exponent · log P(B_s, B_o | I),
-    with all exponents 1 in the paper. Equal scores are ordered by (pair, subject, predicate, object), smallest first; triplets
-    of score -inf are left out. Memory O(B·R·(S+P+O) + seen triplets); time mostly one pass over the factors.
+    log f_spo = log ψ_c + prior_exponent · log ψ_u + selected_exponent · log P(X_sel) + boxes_exponent · log P(B_s,
+    B_o | I), with all exponents 1 in the paper. Equal scores are ordered by (pair, subject, predicate, object),
+    smallest first; triplets of score -inf are left out. Memory O(B·R·(S+P+O) + seen triplets); time mostly one pass
+    over the factors.
 
     Args:
         cp: ψ_c of the image's B pairs, factors [B, R, ·].
@@ -72,7 +78,8 @@ def rank_relations(
     """
     if len(cp.batch_shape) != 1:
         raise PolyadicError(
-            f"rank_relations: expected the pairs of one image, factors [B, R, classes], got batch shape {list(cp.batch_shape)}"
+            f"rank_relations: expected the pairs of one image, factors [B, R, classes], "
+            f"got batch shape {list(cp.batch_shape)}"
         )
     B, triplets_per_pair = cp.batch_shape[0], math.prod(cp.sizes)
     exponents = {"prior": prior_exponent, "selected": selected_exponent, "boxes": boxes_exponent}
@@ -124,9 +131,8 @@ def rank_relations(
 
 def _positive(number: int, name: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise PolyadicError(
-            f"rank_relations: {name} must be a whole number from 1 up{' or None for no limit' if name == 'k' else ''}, got {number!r}"
-        )
+        unlimited = " or None for no limit" if name == "k" else ""
+        raise PolyadicError(f"rank_relations: {name} must be a whole number from 1 up{unlimited}, got {number!r}")
     return number
 
 
@@ -134,25 +140,31 @@ def _part(log_probability: Tensor | None, name: str, exponent: float, pairs: int
     if log_probability is None:
         return torch.zeros(pairs, dtype=torch.float64, device=device)
     if log_probability.shape != (pairs,):
-        raise PolyadicError(f"rank_relations: {name} must be one number per pair [{pairs}], got {list(log_probability.shape)}")
+        raise PolyadicError(
+            f"rank_relations: {name} must be one number per pair [{pairs}], got {list(log_probability.shape)}"
+        )
     part = log_probability.to(device, torch.float64)
     # 0 · -inf is 0 here: an exponent of 0 leaves the part out
     weighted = part * exponent if exponent else torch.zeros_like(part)
     if bool((part.isnan() | weighted.isnan() | (weighted == math.inf)).any()):
         bad = int((part.isnan() | weighted.isnan() | (weighted == math.inf)).nonzero()[0, 0])
-        raise PolyadicError(f"rank_relations: {name} must be a log-probability, not NaN or +inf; pair {bad} has {float(part[bad])}")
+        raise PolyadicError(
+            f"rank_relations: {name} must be a log-probability, not NaN or +inf; pair {bad} has {float(part[bad])}"
+        )
     return weighted
 
 
 def _checked_labels(labels: Tensor, cp: CPTensor, device: torch.device) -> Tensor:
     B, (S, _, O) = cp.batch_shape[0], cp.sizes
     if labels.shape != (B, 2) or labels.is_floating_point():
-        raise PolyadicError(f"rank_relations: labels must be integers [{B}, 2], got {labels.dtype} {list(labels.shape)}")
+        raise PolyadicError(
+            f"rank_relations: labels must be integers [{B}, 2], got {labels.dtype} {list(labels.shape)}"
+        )
     bad = ((labels < 0) | (labels >= torch.tensor([S, O], device=labels.device))).any(-1)
     if bool(bad.any()):
         raise PolyadicError(
-            f"rank_relations: labels must lie below (S, O) = {(S, O)} and not be negative, got {labels[bad][0].tolist()} "
-            f"for pair {int(bad.nonzero()[0, 0])}"
+            f"rank_relations: labels must lie below (S, O) = {(S, O)} and not be negative, "
+            f"got {labels[bad][0].tolist()} for pair {int(bad.nonzero()[0, 0])}"
         )
     return labels.to(device).long()
 
@@ -166,8 +178,9 @@ def _triplet_search(problem: Problem, prior: SparsePrior | None, exponent: float
         k = min(k, most)
         if most == 0:
             return torch.empty(0).to(problem.log_pair), torch.empty(0, dtype=torch.long, device=problem.log_pair.device)
-        terms = problem.terms(logs=False)
-        if terms.a.is_cpu:
+        on_cpu = problem.log_pair.is_cpu
+        terms = problem.terms(logs=False, workspace=_WORKSPACE if on_cpu else None)
+        if on_cpu:
             value, flat = _compiled(terms, prior, k, most, falling=exponent > 0)
         else:
             value, flat = tensors.search(terms, k, most)
@@ -187,7 +200,11 @@ def _label_search(problem: Problem, labels: Tensor) -> Search:
     triplet = torch.stack([subject, torch.arange(P, device=labels.device).expand(B, P), object], -1)  # [B, P, 3]
     key = (triplet[..., 0] * P + triplet[..., 1]) * O + triplet[..., 2]
     weights = problem.weights
-    score = cp.to(dtype=torch.float64).log_prob(triplet) + weights.at(key, weights.log_seen, weights.log_rest) + problem.log_pair[:, None]
+    score = (
+        cp.to(dtype=torch.float64).log_prob(triplet)
+        + weights.at(key, weights.log_seen, weights.log_rest)
+        + problem.log_pair[:, None]
+    )
     flat = key + torch.arange(B, device=key.device)[:, None] * (S * P * O)
 
     def search(k: int, top: int) -> tuple[Tensor, Tensor]:
@@ -201,17 +218,18 @@ def _label_search(problem: Problem, labels: Tensor) -> Search:
     return search
 
 
-# The seen triplets of a prior in the kernel's order, which depends on the exponent's sign: made once, kept as long as the prior.
+# The seen triplets of a prior in the kernel's order, which depends on the exponent's sign: made once, kept as long as
+# the prior.
 _SEEN: WeakKeyDictionary[SparsePrior, dict[bool, Seen]] = WeakKeyDictionary()
 
 
 def _compiled(terms: Terms, prior: SparsePrior | None, k: int, top: int, falling: bool) -> tuple[Tensor, Tensor]:
     from polyadic import kernels
 
-    arrays = [x.numpy() for x in (terms.a, terms.b, terms.c)]
+    a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
     keys, weight = terms.keys.numpy(), terms.seen.numpy()
     known = {} if prior is None else _SEEN.setdefault(prior, {})
     if falling not in known:
         known[falling] = kernels.by_subject(keys, weight, terms.shape[1:])
-    value, flat = kernels.best_entries(*arrays, terms.rest, keys, weight, known[falling], k, top)
+    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, known[falling], k, top)
     return torch.from_numpy(value), torch.from_numpy(flat)

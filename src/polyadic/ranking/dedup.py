@@ -1,8 +1,8 @@
 """Optional: the same triplet again on nearly the same boxes counts for less. Ours, not the paper's.
 
-A detector fires twice on one object, and the image's answer fills with copies. Here the answer is built greedily: the best
-entry is taken, and each remaining entry of the same triplet whose subject box and object box both overlap the taken pair's
-is multiplied once by `weight`; the cap k counts what is taken.
+A detector fires twice on one object, and the image's answer fills with copies. Here the answer is built greedily:
+the best entry is taken, and each remaining entry of the same triplet whose subject box and object box both overlap
+the taken pair's is multiplied once by `weight`; the cap k counts what is taken.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def deduplicate(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-scores with the loss applied, flat indices and the loss, exactly as if every entry had been looked at.
 
-    The pool holds each pair's best `wide` entries among the image's best `deep`. What is outside it is bounded by the last
-    ones inside, so a greedy answer that never falls to such a bound is the true one; otherwise the pool is doubled.
+    The pool holds each pair's best `wide` entries among the image's best `deep`. What is outside it is bounded by
+    the last ones inside, so a greedy answer that never falls to such a bound is the true one; otherwise the pool is
+    doubled.
     """
     pairs = len(dedup.boxes)
     wide, deep = 2 * k, 2 * top

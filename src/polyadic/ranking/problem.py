@@ -1,13 +1,15 @@
 """What the searches work on: the score of every entry as (Σ_r a·b·c)·u, in float64, never formed.
 
-f_spo of pair B at triplet (i, j, k) is ψ_c · ψ_u^a · P(X_sel)^b · P(B_s, B_o | I)^c. The pair's part and 1/Z go into the
-subject factor, the rows of the other two are scaled to a peak of 1, and ψ_u to a largest weight of 1: so a bound that
-replaces a factor by its peak just leaves it out, and `log_score = log(value) + log_scale`.
+f_spo of pair B at triplet (i, j, k) is ψ_c · ψ_u^a · P(X_sel)^b · P(B_s, B_o | I)^c. The pair's part and 1/Z go
+into the subject factor, the rows of the other two are scaled to a peak of 1, and ψ_u to a largest weight of 1: so a
+bound that replaces a factor by its peak just leaves it out, and `log_score = log(value) + log_scale`.
 """
 
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,6 +49,25 @@ def weights_of(prior: SparsePrior | None, exponent: float, device: torch.device)
     return Weights(prior.keys.to(device), prior.log_seen.to(device).double() * exponent, prior.log_rest * exponent)
 
 
+class Workspace(threading.local):
+    """Memory for the factors of one image, kept for the next: fresh pages would cost as much as the exponentials."""
+
+    _MOST = 1 << 23  # numbers: 64 MB; larger images get memory of their own
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.float64)
+
+    def like(self, factors: Sequence[Tensor]) -> list[Tensor]:
+        """Uninitialised float64 tensors of these shapes, on the CPU."""
+        sizes = [x.numel() for x in factors]
+        memory = self._memory
+        if sum(sizes) > len(memory):
+            memory = torch.empty(sum(sizes), dtype=torch.float64)
+            if len(memory) <= self._MOST:
+                self._memory = memory
+        return [part.view(x.shape) for part, x in zip(memory[: sum(sizes)].split(sizes), factors, strict=True)]
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """One image: factors of B pairs, the log-weight of each pair, and the weights of the triplets."""
@@ -55,14 +76,22 @@ class Problem:
     log_pair: Tensor  # [B], b log P(X_sel) + c log P(B_s, B_o | I)
     weights: Weights
 
-    def terms(self, logs: bool) -> Terms:
-        """The factors of the score, linear (fast, underflows) or in logs (never underflows)."""
+    def terms(self, logs: bool, workspace: Workspace | None = None) -> Terms:
+        """The factors of the score, linear (fast, underflows) or in logs (never underflows).
+
+        With a workspace, they live in its memory, until its next use.
+        """
         factors = self.cp.factors
         lowest = torch.finfo(factors[0].dtype).min
         peaks = [x.amax(-1, keepdim=True).clamp_min(lowest).double() for x in factors]  # [B, R, 1]
-        scaled = [x.to(torch.float64, copy=True).sub_(peak) for x, peak in zip(factors, peaks, strict=True)]
+        if workspace is None:
+            scaled = [x.to(torch.float64, copy=True).sub_(peak) for x, peak in zip(factors, peaks, strict=True)]
+        else:
+            scaled = [y.copy_(x).sub_(peak) for y, x, peak in zip(workspace.like(factors), factors, peaks, strict=True)]
         shifts = [peak.amax(-2, keepdim=True) for peak in peaks]
-        height = torch.stack([(peak - shift)[..., 0] for peak, shift in zip(peaks, shifts, strict=True)]).sum(0)  # [B, R]
+        height = torch.stack([(peak - shift)[..., 0] for peak, shift in zip(peaks, shifts, strict=True)]).sum(
+            0
+        )  # [B, R]
         linear = [x.exp() if logs else x.exp_() for x in scaled]
         mass = torch.stack([x.sum(-1).log() for x in linear]).sum(0)  # [B, R]
         gain = height - (height + mass).logsumexp(-1, keepdim=True) + self.log_pair[:, None]
@@ -72,11 +101,10 @@ class Problem:
         seen = self.weights.log_seen - best
         if logs:
             a, b, c = scaled
-            return Terms(a + gain[..., None], b, c, self.weights.keys, seen, rest - best, scale + best, logs=True)
+            return Terms(a + gain[..., None], b, c, gain, self.weights.keys, seen, rest - best, scale + best, logs=True)
         a, b, c = linear
-        return Terms(
-            a.mul_(gain.exp()[..., None]), b, c, self.weights.keys, seen.exp(), math.exp(rest - best), scale + best, logs=False
-        )
+        gain, rest = gain.exp(), math.exp(rest - best)
+        return Terms(a.mul_(gain[..., None]), b, c, gain, self.weights.keys, seen.exp(), rest, scale + best, logs=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +114,7 @@ class Terms:
     a: Tensor  # [B, R, S], carries the pair's weight and 1/Z
     b: Tensor  # [B, R, P], rows peak at 1
     c: Tensor  # [B, R, O], rows peak at 1
+    gain: Tensor  # [B, R], the peaks of a's rows
     keys: Tensor  # [M], sorted flat triplets with a weight of their own
     seen: Tensor  # [M], those weights, at most 1
     rest: float  # the weight of all other triplets, at most 1

@@ -1,9 +1,10 @@
 """The exact search in torch operations, on any device with float64, linear or in logs.
 
-Rows (pair, subject) are visited by falling bound in growing blocks; each block's surviving cells (subject, predicate), then
-their surviving entries, are merged into the answer, which raises the bar for the next block. In linear terms the order of
-operations is that of the compiled kernel, so are the values, and bounds need no slack (see `polyadic.kernels`). In logs, exp and
-log are not monotone in the last bit, so bounds get a little slack; that costs visits, never entries.
+Rows (pair, subject) are visited by falling bound in growing blocks; each block's surviving cells (subject,
+predicate), then their surviving entries, are merged into the answer, which raises the bar for the next block. In
+linear terms the order of operations is that of the compiled kernel, so are the values, and bounds need no slack
+(see `polyadic.kernels`). In logs, exp and log are not monotone in the last bit, so bounds get a little slack; that
+costs visits, never entries.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SLACK = 1e-9
 
 
 def search(terms: Terms, k: int, top: int) -> tuple[Tensor, Tensor]:
-    """The best `top` entries, at most `k` per pair: values and flat indices (pair, subject, predicate, object), best first."""
+    """Values and flat indices of the best `top` entries, at most `k` per pair, best first."""
     return _Search(terms, k, top).run()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import jaxtyping
 import pytest
 import torch
 
-SOURCE = Path(__file__).parents[1] / "src" / "polyadic"
+SOURCE = Path(__file__).parent / "src" / "polyadic"
 # numba compiles the functions of kernels.py itself: they take no decorator
 CHECKED = sorted(
     "polyadic." + ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
@@ -37,11 +36,3 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
-
-
-def shared(relative: str) -> Path:
-    """A file of the shared material, or skip."""
-    root = Path(os.environ.get("POLYADIC_SHARED", Path(__file__).parents[2] / "shared"))
-    if not (root / relative).exists():
-        pytest.skip(f"no {relative} under {root}: set POLYADIC_SHARED to the shared material")
-    return root / relative

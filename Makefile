@@ -1,0 +1,29 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check venv format lock clean
+
+demo: venv  ## the main job on built-in data, in seconds
+	@$(BIN)/python examples/demo.py
+
+test: check  ## everything that CI runs
+	$(BIN)/python -m pytest
+
+check: venv  ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+venv:
+	@$(PYTHON) .ci/venv.py
+
+format: venv
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: venv  ## newest versions that pyproject.toml admits, for every supported Python
+	$(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.10 --extra dev --no-emit-index-url \
+		--custom-compile-command "make lock" --output-file requirements-dev.lock pyproject.toml
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -26,12 +26,16 @@ def fingerprint() -> str:
 def main() -> None:
     if sys.version_info < (3, 10):
         sys.exit(f"polyadic needs Python 3.10 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")
-    stamp = VENV / ".fits"
+    stamp, ours = VENV / ".fits", VENV / ".made-by-make"
     if stamp.exists() and stamp.read_text() == fingerprint():
         return
+    if VENV.exists() and not ours.exists():
+        sys.exit(f"{VENV} was not made by make, and would be replaced: move it away, or remove it, and run make again")
     print(f"installing into {VENV.name} (torch is large: a few minutes the first time) ...", flush=True)
     shutil.rmtree(VENV, ignore_errors=True)
     try:
+        VENV.mkdir()
+        ours.touch()
         subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
         pip = [
             VENV / "bin" / "python",

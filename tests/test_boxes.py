@@ -17,6 +17,11 @@ def test_iou_equals_the_plain_formula(offset: float) -> None:
     torch.testing.assert_close(box_iou(a, b, offset), torch.tensor(expected, dtype=torch.float64))
 
 
+def test_large_boxes_in_half_precision() -> None:
+    box = torch.tensor([0, 0, 600, 800], dtype=torch.float16)
+    assert box_iou(box, box).item() == 1
+
+
 def test_empty_boxes_overlap_nothing() -> None:
     point = torch.tensor([1.0, 1, 1, 1])
     assert box_iou(point, point).item() == 0

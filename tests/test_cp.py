@@ -82,7 +82,8 @@ def test_any_batch_shape(batch: tuple[int, ...]) -> None:
     torch.testing.assert_close(cp.log_marginal("predicate").exp(), y.sum((-3, -1)))
     torch.testing.assert_close(cp.log_marginal("object", "subject").exp(), y.sum(-2).transpose(-1, -2))
     assert cp.log_conditional("predicate", subject=1, object=2).shape == (*batch, 3)
-    assert cp.sample(2).shape == (2, *batch, 3)
+    assert cp.sample(2).shape == (*batch, 2, 3)
+    assert cp.log_prob(cp.sample(2)).shape == (*batch, 2)
     assert cp.product(cp).batch_shape == batch
 
 
@@ -124,10 +125,10 @@ def test_conditionals_equal_the_dense_tensor_s() -> None:
 def test_samples_follow_the_distribution() -> None:
     cp = random_cp(2, t=1.5)
     n = 40_000
-    drawn = cp.sample(n, torch.Generator().manual_seed(0))  # [n, 2, 3]
+    drawn = cp.sample(n, torch.Generator().manual_seed(0))  # [2, n, 3]
     y = oracle(cp)
     for b in range(2):
-        s, p, o = drawn[:, b].unbind(-1)
+        s, p, o = drawn[b].unbind(-1)
         count = torch.bincount((s * SIZES[1] + p) * SIZES[2] + o, minlength=math.prod(SIZES)).double()
         expected = y[b].flatten() * n
         chi2 = float(((count - expected) ** 2 / expected).sum())
@@ -201,6 +202,19 @@ def test_several_targets_are_the_cross_entropy_against_their_distribution() -> N
     torch.testing.assert_close(cp.nll(targets, weights), -(t * oracle(cp).log()).sum((1, 2, 3)))
 
 
+def test_weights_have_a_gradient_and_frozen_factors_none() -> None:
+    cp, several = random_cp(2), random_triplets(2, 3)
+    weight = torch.rand(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    subject = cp.subject.clone().requires_grad_()
+
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        return CPTensor(x, cp.predicate, cp.object).nll(several, w)
+
+    assert torch.autograd.gradcheck(loss, (subject, weight))
+    assert torch.autograd.gradgradcheck(loss, (subject, weight))
+    assert torch.autograd.gradgradcheck(lambda x: loss(x, weight.detach()), (subject,))
+
+
 def test_the_gradient_can_be_differentiated_again() -> None:
     cp, several = random_cp(2, rank=2, grad=True), random_triplets(2, 3)
     several[0, 1] = -1  # padding
@@ -261,11 +275,51 @@ def test_minus_infinity_is_probability_zero() -> None:
     assert bool((cp.mixture().log_weight[:, 0] == -math.inf).all())
     assert bool((cp.mixture().predicate[:, 0] == -math.inf).all())
     torch.testing.assert_close(cp.log_marginal("subject", "object").exp(), oracle(cp).sum(2))
-    (grad,) = torch.autograd.grad(cp.nll(torch.tensor([[1, 1, 1], [2, 2, 2]])).sum(), subject)
+    triplet = torch.tensor([[1, 1, 1], [2, 2, 2]])
+    (grad,) = torch.autograd.grad(cp.nll(triplet).sum(), subject)
     assert bool(grad.isfinite().all())
     assert float(grad[:, 0].abs().max()) == 0
+    (automatic,) = torch.autograd.grad(-cp.log_prob(triplet).sum(), subject)
+    torch.testing.assert_close(grad, automatic)
     blocked = cp.given(subject=torch.tensor([0, 3]))
     assert bool((blocked.log_prob(torch.tensor([[1, 0, 0], [1, 0, 0]])) == -math.inf).all())
+
+
+def test_float32_keeps_its_digits_when_a_far_component_is_high_in_one_factor() -> None:
+    generator = torch.Generator().manual_seed(0)
+    factors = [torch.randn(6, 2, n, generator=generator) for n in SIZES]
+    factors[0][:, 0] += 1e4  # component 0: high subject scores, but no mass
+    factors[1][:, 0] -= 2e4
+    cp, exact, triplet = CPTensor(*factors), CPTensor(*(x.double() for x in factors)), random_triplets(6)
+    for found in (cp.nll(triplet), -cp.log_prob(triplet)):
+        torch.testing.assert_close(found.double(), exact.nll(triplet), rtol=0, atol=2e-6)
+    torch.testing.assert_close(cp.dense().double(), exact.dense(), rtol=0, atol=1e-6)
+
+
+def test_scores_at_the_end_of_float32_are_no_error() -> None:
+    cp = CPTensor(torch.full((2, 4), 3e38), torch.full((2, 3), 3e38), torch.zeros(2, 5))
+    torch.testing.assert_close(cp.dense(), torch.full(SIZES, 1 / 60))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_labels_of_any_integer_type(dtype: torch.dtype) -> None:
+    cp, triplet = random_cp(6), random_triplets(6)
+    assert torch.equal(cp.nll(triplet.to(dtype)), cp.nll(triplet))
+
+
+def test_autocast_does_not_round_the_distribution() -> None:
+    cp = random_cp(6, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(cp.dense(), cp.dense().float())
+        y = cp.dense()
+    assert y.dtype == torch.float32
+    torch.testing.assert_close(y.sum((1, 2, 3)), torch.ones(6), rtol=0, atol=1e-6)
+
+
+def test_it_prints_its_sizes_not_its_numbers() -> None:
+    assert repr(random_cp(6)) == "CPTensor(pairs=[6], rank=3, sizes=(4, 3, 5), torch.float64)"
+    assert random_cp(6, grad=True).detach().subject.requires_grad is False
+    assert random_cp(6).to(torch.float32).subject.dtype == torch.float32
 
 
 # Training.
@@ -344,7 +398,7 @@ Z = torch.zeros
     [
         (
             lambda: CPTensor(Z(2, 3, 4), Z(2, 1, 3), Z(2, 3, 5)),
-            r"agree on \[\*B, R\].*\[2, 3, 4\], \[2, 1, 3\]",
+            r"agree on \[\*B, R\].*\[2, 3, 4\], \[2, 1, 3\].*view the network",
         ),
         (lambda: CPTensor(Z(2, 3, 4), Z(1, 3, 3), Z(2, 3, 5)), r"agree on \[\*B, R\]"),
         (lambda: CPTensor(Z(4), Z(3), Z(5)), r"agree on \[\*B, R\]"),
@@ -383,7 +437,13 @@ Z = torch.zeros
             r"predicate labels must lie in 0\.\.2",
         ),
         (lambda: random_cp(2).given(subject=torch.tensor([0.0, 1.0])), "subject must be a label or integers"),
-        (lambda: random_cp(2).sample(0), "n must be at least 1"),
+        (lambda: random_cp(2).sample(0), "n must be a whole number from 1 up, got 0"),
+        (lambda: random_cp(2).nll(torch.zeros(2, 4, 3).long(), torch.ones(4, 2)), r"\[2, 4\], got \[4, 2\]"),
+        (lambda: random_cp(2).nll([[0, 0, 0]] * 2), "torch tensor, got list; convert with torch.as_tensor"),  # type: ignore[arg-type]
+        (lambda: random_cp(2).given(subject="person"), "subject must be a label"),  # type: ignore[arg-type]
+        (lambda: random_cp(2).given(subject=True), "subject must be a label"),
+        (lambda: random_cp(2)[..., :2], "index pairs by"),  # type: ignore[index]
+        (lambda: random_cp(2)[torch.ones(2, 3, dtype=torch.bool)], "index pairs by"),
         (
             lambda: random_cp(2).product(CPTensor(Z(2, 1, 4), Z(2, 1, 3), Z(2, 1, 6))),
             "class counts must agree",

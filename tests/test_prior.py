@@ -27,7 +27,7 @@ def random_triplets(n: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("n", [1, 40, 500])
 def test_log_prob_is_the_paper_s_smoothed_count(n: int, smoothing: float) -> None:
     triplets = random_triplets(n)
-    prior = TripletPrior.from_triplets(triplets, SIZES, smoothing)
+    prior = TripletPrior.from_triplets(triplets, SIZES, smoothing=smoothing)
     expected = prior_tensor([tuple(x) for x in triplets.tolist()], SIZES, smoothing)
     torch.testing.assert_close(prior.log_prob(ALL).exp().view(SIZES), expected)
     torch.testing.assert_close(prior.log_prob(ALL).exp().sum(), torch.tensor(1.0).double())
@@ -55,7 +55,7 @@ def test_weighted_counts_add_up_and_no_triplets_is_uniform() -> None:
 @pytest.mark.parametrize("smoothing", [1.0, 0.0])
 def test_normaliser_of_the_product_is_the_dense_sum(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     triplets = random_triplets(40)
-    prior = TripletPrior.from_triplets(triplets, SIZES, smoothing)
+    prior = TripletPrior.from_triplets(triplets, SIZES, smoothing=smoothing)
     factors = [torch.randn(2, 3, 2, n, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in SIZES]
     cp = CPTensor(*factors)
     psi_u = prior_tensor([tuple(x) for x in triplets.tolist()], SIZES, smoothing)
@@ -108,7 +108,9 @@ def test_loading_what_is_no_prior_is_one_clear_line(tmp_path: Path) -> None:
     good = tmp_path / "good"
     TripletPrior.from_triplets(torch.tensor([[0, 0, 1]]), NAMES).save(good)
     (tmp_path / "half").write_bytes(good.read_bytes()[:-9])
+    save_file({"x": torch.zeros(1)}, tmp_path / "tagged", {"format": "polyadic.TripletPrior/1"})
     for name, says in [
+        ("tagged", "cannot read"),
         ("missing", "cannot read"),
         ("text", "cannot read"),
         ("half", "cannot read"),
@@ -136,13 +138,21 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_saving_where_nothing_can_be_saved_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    prior = TripletPrior.from_triplets(torch.tensor([[0, 0, 1]]), NAMES)
+    for path in (tmp_path / "missing" / "prior", tmp_path / "file" / "prior"):
+        with pytest.raises(PolyadicError, match="cannot write"):
+            prior.save(path)
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (
             lambda: TripletPrior.from_triplets(torch.tensor([[0, 3, 0]]), SIZES),
-            r"below \(S, P, O\) = \(4, 3, 5\).*\[0, 3, 0\]",
+            r"count from 0, below \(S, P, O\) = \(4, 3, 5\).*\[0, 3, 0\]",
         ),
         (lambda: TripletPrior.from_triplets(torch.tensor([[0, -1, 0]]), SIZES), "not be negative"),
         (lambda: TripletPrior.from_triplets(torch.zeros(2, 3), SIZES), "integers"),
@@ -156,7 +166,13 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
             lambda: TripletPrior.from_triplets(ALL[:2], SIZES, counts=torch.tensor([1])),
             "one count per triplet",
         ),
-        (lambda: TripletPrior.from_triplets(ALL[:1], SIZES, smoothing=-1), "smoothing must be"),
+        (lambda: TripletPrior.from_triplets(ALL[:1], SIZES, smoothing=-1), "smoothing must be a number from 0 up"),
+        (lambda: TripletPrior.from_triplets([[0, 0, 0]], SIZES), "torch tensor, got list"),  # type: ignore[arg-type]
+        (lambda: TripletPrior.from_triplets(ALL[0], SIZES), r"must be \[T, 3\], got \[3\]"),
+        (lambda: TripletPrior.from_triplets(ALL[:1], (4, 3)), "three class counts"),  # type: ignore[arg-type]
+        (lambda: TripletPrior.from_triplets(ALL[:1], (4.0, 3, 5)), "three class counts"),  # type: ignore[arg-type]
+        (lambda: TripletPrior(SIZES, torch.tensor([1, 2]), torch.ones(3)), "one count each"),
+        (lambda: TripletPrior(SIZES, torch.tensor([1.0]), torch.ones(1)), "int64"),
         (lambda: TripletPrior.from_triplets(ALL[:0], SIZES, smoothing=0), "at least one triplet"),
         (lambda: TripletPrior.from_triplets(ALL[:0], (4, 0, 5)), "three class counts"),
         (lambda: TripletPrior(SIZES, torch.tensor([3, 2]), torch.ones(2)), "rise strictly"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ NAMES = Vocabulary(objects=("person", "horse"), predicates=("ride", "on", "next 
 
 
 def relations(n: int = 3) -> Relations:
-    score = -torch.arange(n, dtype=torch.float64)
+    score = 0 - torch.arange(n, dtype=torch.float64)
     zeros = torch.zeros_like(score)
     triplet = torch.arange(3 * n).view(n, 3)
     return Relations(torch.arange(n), triplet, score, score, zeros, zeros, zeros, zeros)
@@ -30,6 +31,10 @@ def test_relations_have_length_rows_and_slices() -> None:
     assert len(found) == 3
     assert found[1] == (1, 3, 4, 5, -1.0)
     assert found[-1].pair == 2
+    numbers: list[Any] = [np.int64(1), torch.tensor(1)]
+    assert [found[one] for one in numbers] == [found[1]] * 2
+    assert found[1].triplet == (3, 4, 5)
+    assert repr(found) == "Relations(3: 0 1 2 0.000, 3 4 5 -1.000, 6 7 8 -2.000)"
     assert [r.log_score for r in found] == [0, -1, -2]
     assert list(found[1:]) == list(found)[1:]
     assert list(found[found.log_score > -2]) == list(found)[:2]
@@ -39,7 +44,10 @@ def test_relations_have_length_rows_and_slices() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Vocabulary((), ("on",)), "objects must be one or more"),
+        (lambda: Vocabulary((), ("on",)), "objects must be a list of non-empty names"),
+        (lambda: Vocabulary("abc", ("on",)), "objects must be a list of non-empty names, got 'abc'"),
+        (lambda: NAMES.encode(("person", "on")), "expected .subject, predicate, object."),
+        (lambda: NAMES.decode((0, 1, 0, 0)), "expected .subject, predicate, object."),
         (lambda: Vocabulary(("a",), ("on", "on")), "'on' twice"),
         (
             lambda: NAMES.encode(("persn", "on", "horse")),
@@ -50,7 +58,7 @@ def test_relations_have_length_rows_and_slices() -> None:
         (lambda: Vocabulary.from_json("{}"), "expected JSON"),
         (lambda: Vocabulary.from_json("nothing"), "expected JSON"),
         (
-            lambda: Relations(torch.arange(2), *[getattr(relations(), n) for n in list(vars(relations()))[1:]]),
+            lambda: Relations(torch.arange(2), *list(vars(relations()).values())[1:]),
             "one length",
         ),
     ],

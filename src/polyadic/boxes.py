@@ -15,6 +15,7 @@ def box_iou(a: Float[Tensor, "*N 4"], b: Float[Tensor, "*N 4"], offset: float = 
     >>> box_iou(torch.tensor([0.0, 0, 2, 2]), torch.tensor([1.0, 0, 3, 2]))
     tensor(0.3333)
     """
+    a, b = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in (a, b))  # areas overflow half
     overlap = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2]) + offset).clamp_min(0)
     intersection = overlap.prod(-1)
     area_a, area_b = ((x[..., 2:] - x[..., :2] + offset).clamp_min(0).prod(-1) for x in (a, b))

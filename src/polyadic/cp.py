@@ -8,15 +8,16 @@ probability tensor y. No method but `dense` forms it. Imports torch only, beside
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
-from polyadic.structures import PolyadicError
+from polyadic.structures import PolyadicError, require_tensor
 
 Variable = Literal["subject", "predicate", "object"]
 VARIABLES: tuple[Variable, ...] = ("subject", "predicate", "object")
@@ -31,7 +32,7 @@ class Mixture(NamedTuple):
     object: Float[Tensor, "*B R O"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CPTensor:
     """One distribution over (subject, predicate, object) per box pair, from R log-factors each; the w_r are absorbed.
 
@@ -53,8 +54,10 @@ class CPTensor:
             kinds = [x.dtype if isinstance(x, Tensor) else type(x).__name__ for x in factors]
             raise PolyadicError(f"CPTensor: factors must be floating-point tensors of log-scores, got {kinds}")
         if min(x.ndim for x in factors) < 2 or len({x.shape[:-1] for x in factors}) > 1:
-            leading = [list(x.shape) for x in factors]
-            raise PolyadicError(f"CPTensor: factors must agree on [*B, R] of [*B, R, classes], got {leading}")
+            raise PolyadicError(
+                f"CPTensor: factors must be [*B, R, classes] and agree on [*B, R], "
+                f"got {[list(x.shape) for x in factors]}; view the network's output as [pairs, rank, classes]"
+            )
         if min(x.shape[-1] for x in factors) < 1 or self.subject.shape[-2] < 1:
             raise PolyadicError(
                 f"CPTensor: the rank and each class count must be at least 1, got {[list(x.shape) for x in factors]}"
@@ -70,10 +73,10 @@ class CPTensor:
             self._check_values()
 
     def _check_values(self) -> None:
-        """One pass and one synchronisation: the largest log-entry of each pair is finite, or something is wrong."""
+        """One pass and one synchronisation."""
         with torch.no_grad():
-            peaks = [x.amax(-1) for x in self.factors]  # amax passes NaN on
-            good = torch.stack(peaks).sum(0).amax(-1).isfinite()
+            peaks = torch.stack([x.amax(-1) for x in self.factors])  # [3, *B, R]; amax passes NaN on
+            good = (peaks < torch.inf).all(0).all(-1) & (peaks > -torch.inf).all(0).any(-1)  # [*B]
             if bool(good.all()):
                 return
             for name, peak in zip(VARIABLES, peaks, strict=True):
@@ -110,41 +113,47 @@ class CPTensor:
     def device(self) -> torch.device:
         return self.subject.device
 
+    def __repr__(self) -> str:
+        return f"CPTensor(pairs={list(self.batch_shape)}, rank={self.rank}, sizes={self.sizes}, {self.subject.dtype})"
+
     def __getitem__(self, index: int | slice | Tensor) -> CPTensor:
-        """Pairs along the first batch axis."""
+        """Pairs along the first batch axis, or by a mask over batch axes."""
         if not self.batch_shape:
             raise PolyadicError("CPTensor: a single pair has no batch axis to index")
+        too_deep = isinstance(index, Tensor) and index.dtype == torch.bool and index.ndim > len(self.batch_shape)
+        if too_deep or not isinstance(index, int | slice | Tensor):
+            kind = f"a mask {list(index.shape)}" if isinstance(index, Tensor) else repr(index)
+            raise PolyadicError(f"CPTensor: index pairs by a number, a slice, a tensor or a mask [*B], got {kind}")
         return CPTensor(*(x[index] for x in self.factors))
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> CPTensor:
-        return CPTensor(*(x.to(device=device, dtype=dtype) for x in self.factors))
+    def to(self, *args: Any, **kwargs: Any) -> CPTensor:
+        """As `Tensor.to`: a device, a dtype or both."""
+        return CPTensor(*(x.to(*args, **kwargs) for x in self.factors))
+
+    def detach(self) -> CPTensor:
+        return CPTensor(*(x.detach() for x in self.factors))
 
     def log_z(self) -> Float[Tensor, "*B"]:
         """Log of the partition function Z, the sum pushed inside: O(R(S+P+O))."""
-        shift = torch.stack([_shift(x)[..., 0, 0] for x in self.factors]).sum(0)
-        return self._log_components().logsumexp(-1) + shift
+        peaks = _peaks(self.factors)
+        shift = torch.stack(_shifts(peaks)).sum(0)[..., 0, 0]
+        return _log_components(self.factors, peaks).logsumexp(-1) + shift
 
-    def _log_components(self) -> Tensor:
-        """[*B, R]: log of the mass of each component, relative to the shifts of the three factors."""
-        return torch.stack([_log_sum(x) for x in self.factors]).sum(0)
-
-    def log_prob(self, triplet: Int[Tensor, "*T 3"]) -> Float[Tensor, "*T"]:
+    def log_prob(self, triplet: Integer[Tensor, "*T 3"]) -> Float[Tensor, "*T"]:
         """Log y of one triplet per pair [*B, 3], or of T triplets per pair [*B, T, 3], in O(R(S+P+O+T))."""
         many = self._many(triplet)
         self._check_labels(many)
-        found = self._log_joint(many) - self._log_components().logsumexp(-1)[..., None]  # [*B, T]
-        return found.reshape(triplet.shape[:-1])
+        peaks = _peaks(self.factors)
+        joint = _at_triplets(self.factors, many, _shifts(peaks)).logsumexp(-2)  # [*B, T]
+        return (joint - _log_components(self.factors, peaks).logsumexp(-1)[..., None]).reshape(triplet.shape[:-1])
 
-    def _log_joint(self, triplet: Tensor) -> Tensor:
-        """[*B, T]: log of Σ_r exp(s + p + o) at each triplet, relative to the shifts."""
-        return _at_triplets(self.factors, triplet).logsumexp(-2)
-
-    def nll(self, target: Int[Tensor, "*T 3"], weight: Float[Tensor, "*T"] | None = None) -> Float[Tensor, "*B"]:
+    def nll(self, target: Integer[Tensor, "*T 3"], weight: Float[Tensor, "*T"] | None = None) -> Float[Tensor, "*B"]:
         """The paper's loss per pair, L = -Σ t log y, with the supplement's closed-form gradient.
 
         `target` is one triplet per pair [*B, 3], or several [*B, T, 3] where rows of (-1, -1, -1) are padding. Several
-        weigh the same and sum to 1 unless `weight` [*B, T] gives t itself. A pair of padding alone has loss 0.
-        `-log_prob` is the same loss through autograd: slower, more memory, NaN where a whole component is -inf.
+        weigh the same and sum to 1 unless `weight`, [*B] or [*B, T], gives t itself. Padding alone has loss 0.
+        `-log_prob` is the same loss through autograd: slower, and twice the memory.
+        Inside `torch.compile`, values and labels are not checked.
         """
         many = self._many(target)
         padding = (many == -1).all(-1)  # [*B, T]
@@ -152,22 +161,25 @@ class CPTensor:
         if weight is None:
             weight = (~padding).to(self.subject.dtype) / (~padding).sum(-1, keepdim=True).clamp_min(1)
         else:
+            if require_tensor(weight, "CPTensor.nll: weight").shape != target.shape[:-1]:
+                raise PolyadicError(
+                    f"CPTensor.nll: weight must be one number per target {list(target.shape[:-1])}, "
+                    f"got {list(weight.shape)}"
+                )
             weight = weight.to(self.subject.dtype).reshape(many.shape[:-1]).masked_fill(padding, 0)
             if not torch.compiler.is_compiling() and not bool(((weight >= 0) & weight.isfinite()).all()):
                 raise PolyadicError("CPTensor.nll: weights must be finite and not negative")
-        loss: Tensor = _ClosedFormNLL.apply(*self.factors, many.clamp_min(0), weight)
+        loss: Tensor = _ClosedFormNLL.apply(*self.factors, many.masked_fill(padding[..., None], 0), weight)
         return loss
 
     def mixture(self) -> Mixture:
         """Weights P(r) and normalised factors P(X_a | r), all in logs."""
-        sums = [_log_sum(x) for x in self.factors]
-        weight = torch.stack(sums).sum(0).log_softmax(-1)
-        empty = weight == -torch.inf
+        peaks = _peaks(self.factors)
+        weight = _log_components(self.factors, peaks).log_softmax(-1)
+        empty = (weight == -torch.inf)[..., None]
         parts = [
-            (x - _shift(x) - total.masked_fill(total == -torch.inf, 0)[..., None]).masked_fill(
-                empty[..., None], -torch.inf
-            )
-            for x, total in zip(self.factors, sums, strict=True)
+            (x - peak - _log_mass(x, peak)[..., None]).masked_fill(empty, -torch.inf)
+            for x, peak in zip(self.factors, peaks, strict=True)
         ]
         return Mixture(weight, *parts)
 
@@ -210,12 +222,12 @@ class CPTensor:
         _check_possible(peaks, labels)
         return CPTensor(factors["subject"], factors["predicate"], factors["object"])
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Int[Tensor, "n *B 3"]:
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Int[Tensor, "*B n 3"]:
         """`n` triplets per pair: a component by its weight, then each variable by its factor. O(n · B · (S+P+O))."""
-        if n < 1:
-            raise PolyadicError(f"CPTensor.sample: n must be at least 1, got {n}")
+        if not isinstance(n, int) or n < 1:
+            raise PolyadicError(f"CPTensor.sample: n must be a whole number from 1 up, got {n!r}")
         if self.subject.numel() == 0:
-            return torch.empty(n, *self.batch_shape, 3, dtype=torch.long, device=self.device)
+            return torch.empty(*self.batch_shape, n, 3, dtype=torch.long, device=self.device)
         mixture = self.mixture()
         weight = mixture.log_weight.detach().exp().reshape(-1, self.rank)
         parts = [x.detach().reshape(len(weight), *x.shape[-2:]) for x in mixture[1:]]
@@ -225,7 +237,7 @@ class CPTensor:
             torch.multinomial(part[pair, component].flatten(0, 1).exp(), 1, generator=generator).view(component.shape)
             for part in parts
         ]
-        return torch.stack(drawn, -1).transpose(0, 1).reshape(n, *self.batch_shape, 3)
+        return torch.stack(drawn, -1).reshape(*self.batch_shape, n, 3)
 
     def product(self, other: CPTensor) -> CPTensor:
         """The normalised elementwise product, exact: a CP tensor of rank R·R'. Batch shapes broadcast."""
@@ -244,10 +256,14 @@ class CPTensor:
     def dense(self) -> Float[Tensor, "*B S P O"]:
         """The probability tensor y itself: for oracles and small vocabularies only."""
         weight, s, p, o = (x.exp() for x in self.mixture())
-        return torch.einsum("...r,...ri,...rj,...rk->...ijk", weight, s, p, o)
+        s = (s * weight[..., None])[..., :, None, None]  # [*B, R, S, 1, 1]
+        p, o = p[..., None, :, None], o[..., None, None, :]
+        # products and sums, no einsum, which autocast would round to half
+        return _add(s[..., r, :, :, :] * p[..., r, :, :, :] * o[..., r, :, :, :] for r in range(self.rank))
 
     def _many(self, triplet: Tensor) -> Tensor:
         """[*B, 3] or [*B, T, 3] -> [*B, T, 3]."""
+        require_tensor(triplet, "CPTensor: triplets")
         if triplet.is_floating_point() or triplet.is_complex() or triplet.dtype == torch.bool:
             raise PolyadicError(f"CPTensor: triplets must be integers, got {triplet.dtype}")
         batch, shape = self.batch_shape, triplet.shape
@@ -255,7 +271,7 @@ class CPTensor:
             raise PolyadicError(
                 f"CPTensor: triplets must be [*B, 3] or [*B, T, 3] with B = {list(batch)}, got {list(shape)}"
             )
-        return triplet if len(shape) - len(batch) == 2 else triplet[..., None, :]
+        return (triplet if len(shape) - len(batch) == 2 else triplet[..., None, :]).long()
 
     def _check_labels(self, triplet: Tensor) -> None:
         if torch.compiler.is_compiling() or triplet.is_meta or triplet.numel() == 0:
@@ -264,15 +280,18 @@ class CPTensor:
         bad = ((triplet < 0) | (triplet >= sizes)).any(-1)
         if bool(bad.any()):
             raise PolyadicError(
-                f"CPTensor: labels must lie below (S, P, O) = {self.sizes} and not be negative, "
+                f"CPTensor: labels count from 0, below (S, P, O) = {self.sizes}, and must not be negative, "
                 f"got {triplet[bad][0].tolist()} ({int(bad.sum())} such triplets)"
             )
 
     def _labels(self, given: dict[str, int | Tensor]) -> dict[Variable, Tensor]:
         found = {}
         for name in _known(tuple(given), most=3):
-            label = torch.as_tensor(given[name], device=self.device)
-            if label.is_floating_point() or label.shape not in ((), self.batch_shape):
+            value = given[name]
+            if not isinstance(value, int | Tensor) or isinstance(value, bool):
+                raise PolyadicError(f"CPTensor: {name} must be a label or a tensor of labels, got {value!r:.60}")
+            label = torch.as_tensor(value, device=self.device)
+            if label.is_floating_point() or label.dtype == torch.bool or label.shape not in ((), self.batch_shape):
                 raise PolyadicError(
                     f"CPTensor: {name} must be a label or integers {list(self.batch_shape)}, "
                     f"got {label.dtype} {list(label.shape)}"
@@ -280,7 +299,7 @@ class CPTensor:
             size = self.sizes[VARIABLES.index(name)]
             if bool(((label < 0) | (label >= size)).any()):
                 raise PolyadicError(f"CPTensor: {name} labels must lie in 0..{size - 1}, got {label.tolist()}")
-            found[name] = label.expand(self.batch_shape)
+            found[name] = label.long().expand(self.batch_shape)
         return found
 
 
@@ -299,14 +318,41 @@ def _check_possible(evidence: Tensor, given: dict[str, int | Tensor]) -> None:
         )
 
 
-def _shift(x: Tensor) -> Tensor:
-    """[*B, 1, 1]: a constant per pair and factor that cancels in y. Without it float32 loses 1e-3 at scores of 1e4."""
-    return x.detach().amax((-2, -1), keepdim=True)
+def _add(parts: Iterable[Tensor]) -> Tensor:
+    return reduce(torch.add, parts)
 
 
-def _log_sum(x: Tensor) -> Tensor:
-    """[*B, R]: log Σ_i exp(s^i - shift)."""
-    return (x - _shift(x)).logsumexp(-1)
+def _peaks(factors: Sequence[Tensor]) -> list[Tensor]:
+    """[*B, R, 1] each: the largest score of each vector; of one that is all -inf, the lowest number."""
+    lowest = torch.finfo(factors[0].dtype).min
+    return [x.detach().amax(-1, keepdim=True).clamp_min(lowest) for x in factors]
+
+
+def _shifts(peaks: Sequence[Tensor]) -> list[Tensor]:
+    """[*B, 1, 1] each: the peaks of the highest component.
+
+    Scores are taken relative to them: constants that cancel in y, without which float32 loses 1e-3 at scores of 1e4.
+    """
+    first = _add(peaks).argmax(-2, keepdim=True)
+    return [peak.gather(-2, first) for peak in peaks]
+
+
+def _heights(peaks: Sequence[Tensor], shifts: Sequence[Tensor]) -> list[Tensor]:
+    """[*B, R] each: the peaks relative to the shifts."""
+    return [(peak - shift)[..., 0] for peak, shift in zip(peaks, shifts, strict=True)]
+
+
+def _log_mass(x: Tensor, peak: Tensor) -> Tensor:
+    """[*B, R]: log Σ_i exp(s^i - peak); 0 for a vector that is all -inf, which its peak already sinks."""
+    dead = peak == torch.finfo(x.dtype).min
+    return (x - peak).masked_fill(dead, -torch.inf).exp().sum(-1).masked_fill(dead[..., 0], 1).log()
+
+
+def _log_components(factors: Sequence[Tensor], peaks: Sequence[Tensor]) -> Tensor:
+    """[*B, R]: log of the mass of each component, relative to the shifts."""
+    dead = _add(peak == torch.finfo(peak.dtype).min for peak in peaks)[..., 0]
+    masses = _add(_log_mass(x, peak) for x, peak in zip(factors, peaks, strict=True))
+    return (masses + _add(_heights(peaks, _shifts(peaks)))).masked_fill(dead, -torch.inf)
 
 
 def _at(x: Tensor, index: Tensor) -> Tensor:
@@ -314,10 +360,10 @@ def _at(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(-1, index[..., None, :].expand(*x.shape[:-1], index.shape[-1]))
 
 
-def _at_triplets(factors: tuple[Tensor, ...], triplet: Tensor) -> Tensor:
+def _at_triplets(factors: Sequence[Tensor], triplet: Tensor, shifts: Sequence[Tensor]) -> Tensor:
     """[*B, R, T]: the log of each component at each triplet [*B, T, 3], relative to the shifts."""
-    parts = zip(factors, triplet.unbind(-1), strict=True)
-    return torch.stack([_at(x, index) - _shift(x) for x, index in parts]).sum(0)
+    parts = zip(factors, triplet.unbind(-1), shifts, strict=True)
+    return _add(_at(x, index) - shift for x, index, shift in parts)
 
 
 def _mix(log_weight: Tensor, factors: list[Tensor]) -> Tensor:
@@ -339,30 +385,26 @@ class _ClosedFormNLL(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, s: Tensor, p: Tensor, o: Tensor, target: Tensor, weight: Tensor) -> Tensor:
         factors = (s, p, o)
-        lowest = torch.finfo(s.dtype).min
-        peaks = [x.amax(-1, keepdim=True).clamp_min(lowest) for x in factors]  # [*B, R, 1]
+        peaks = _peaks(factors)
+        shifts = _shifts(peaks)
         masses = [(x - peak).exp_().sum(-1) for x, peak in zip(factors, peaks, strict=True)]  # [*B, R]
-        shifts = [peak.amax(-2, keepdim=True) for peak in peaks]  # [*B, 1, 1]
-        relative = [(peak - shift)[..., 0] for peak, shift in zip(peaks, shifts, strict=True)]
-        component = torch.stack([mass.log() + rel for mass, rel in zip(masses, relative, strict=True)]).sum(0)
+        component = _add(mass.log() for mass in masses) + _add(_heights(peaks, shifts))  # [*B, R]
         log_z = component.logsumexp(-1, keepdim=True)  # [*B, 1]
-        parts = zip(factors, target.unbind(-1), shifts, strict=True)
-        joint = torch.stack([_at(x, index) - shift for x, index, shift in parts]).sum(0)  # [*B, R, T]
+        joint = _at_triplets(factors, target, shifts)  # [*B, R, T]
         log_joint = joint.logsumexp(-2)  # [*B, T]
-        ctx.save_for_backward(s, p, o, target, weight, component - log_z, joint, *peaks, *masses)
-        return -(weight * (log_joint - log_z)).masked_fill(weight == 0, 0).sum(-1)
+        surprise = log_z - log_joint  # -log y, [*B, T]
+        ctx.save_for_backward(s, p, o, target, weight, component - log_z, joint, surprise, *peaks, *masses)
+        return (weight * surprise).masked_fill(weight == 0, 0).sum(-1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        s, p, o, target, weight, log_mixture, joint, *rest = ctx.saved_tensors
+        s, p, o, target, weight, log_mixture, joint, surprise, *rest = ctx.saved_tensors
         if torch.is_grad_enabled():  # asked for with create_graph: the gradient must be differentiable itself
-            log_y = CPTensor(s, p, o).log_prob(target)
-            loss = -(weight * log_y).masked_fill(weight == 0, 0).sum(-1)
-            return (
-                *torch.autograd.grad(loss, (s, p, o), grad, create_graph=True, allow_unused=True),
-                None,
-                None,
-            )
+            loss = -(weight * CPTensor(s, p, o).log_prob(target)).masked_fill(weight == 0, 0).sum(-1)
+            asked = [x for x in (s, p, o, weight) if x.requires_grad]
+            found = iter(torch.autograd.grad(loss, asked, grad, create_graph=True))
+            first = [next(found) if x.requires_grad else None for x in (s, p, o)]
+            return *first, None, next(found, None)
         peaks, masses = rest[:3], rest[3:]
         tiny = torch.finfo(s.dtype).tiny
         spread = (grad * weight.sum(-1))[..., None] * log_mixture.exp()  # [*B, R]
@@ -372,4 +414,4 @@ class _ClosedFormNLL(torch.autograd.Function):
         for x, peak, mass, index in zip((s, p, o), peaks, masses, target.unbind(-1), strict=True):
             d = (x - peak).exp_().mul_((spread / mass.clamp_min(tiny))[..., None])
             grads.append(d.scatter_add_(-1, index[..., None, :].expand_as(responsibility), -responsibility))
-        return *grads, None, None
+        return *grads, None, grad[..., None] * surprise if ctx.needs_input_grad[4] else None

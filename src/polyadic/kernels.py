@@ -9,7 +9,8 @@ fused multiply-add.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -17,18 +18,27 @@ from numpy.typing import NDArray
 
 LAST = np.int64(2**62)  # behind every flat index
 SEEDS = 16  # of the heaviest triplets, for the first bar
+LOOSE = 1 + 1e-9
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True, inline="always")
+def _compiled(function: Callable[..., Any]) -> Any:
+    """Compile on first use and keep the machine code on disk, or in memory where no folder can be written."""
+    try:
+        return njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        return njit(nogil=True)(function)
+
+
+@_compiled
 def _worse(value, index, than_value, than_index):  # type: ignore[no-untyped-def]
     """The order of the answer: by value down, then by flat index (pair, subject, predicate, object) up."""
     return value < than_value or (value == than_value and index > than_index)
 
 
-@njit(cache=True, nogil=True)
+@_compiled
 def _push(values, indices, size, capacity, value, index):  # type: ignore[no-untyped-def]
     """Insert into a heap whose root is the worst entry kept; returns the new size."""
     if size < capacity:
@@ -57,7 +67,7 @@ def _push(values, indices, size, capacity, value, index):  # type: ignore[no-unt
     return size
 
 
-@njit(cache=True, nogil=True)
+@_compiled
 def subject_bounds(a):  # type: ignore[no-untyped-def]
     """[B, S] bounds of all triplets of a pair and subject, and their largest [B]: one pass over the subject factors."""
     B, R, S = a.shape
@@ -71,7 +81,7 @@ def subject_bounds(a):  # type: ignore[no-untyped-def]
     return bounds, best
 
 
-@njit(cache=True, nogil=True)
+@_compiled
 def _class_bounds(gain, factor, bounds):  # type: ignore[no-untyped-def]
     """Bounds of all triplets of a pair by predicate, or by object: Σ_r max(a_r) · factor_r."""
     for x in range(len(bounds)):
@@ -81,7 +91,7 @@ def _class_bounds(gain, factor, bounds):  # type: ignore[no-untyped-def]
             bounds[x] += gain[r] * factor[r, x]
 
 
-@njit(cache=True, nogil=True)
+@_compiled
 def _floor(a, b, c, gain, rest, seen_weight, seen_triplet, heaviest, k, top):  # type: ignore[no-untyped-def]
     """A value that at least `top` entries reach, at most `k` per pair: a first bar to prune by, or 0.
 
@@ -109,7 +119,7 @@ def _floor(a, b, c, gain, rest, seen_weight, seen_triplet, heaviest, k, top):  #
     return floor
 
 
-@njit(cache=True, nogil=True)
+@_compiled
 def search(  # type: ignore[no-untyped-def]
     a,
     b,
@@ -158,7 +168,7 @@ def search(  # type: ignore[no-untyped-def]
         for i in range(S if M else 0):
             for m in range(seen_start[i], seen_start[i + 1]):
                 weight = seen_weight[m]
-                if by_subject[i] * weight < low:
+                if by_subject[i] * weight * LOOSE < low:  # the order holds up to the last bits of exp
                     break
                 _, j, o = seen_triplet[m]
                 index = base + seen_key[m]

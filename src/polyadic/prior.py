@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +19,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from polyadic.cp import CPTensor
-from polyadic.structures import PolyadicError, Vocabulary
+from polyadic.structures import PolyadicError, Vocabulary, require_tensor
 
 _FORMAT = "polyadic.TripletPrior/1"
 _CHUNK = 1 << 24  # numbers of [B, R, M] held at once by log_normaliser
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TripletPrior:
     """P(s, p, o) = (count + smoothing) / Σ, over sizes S x P x O.
 
@@ -40,15 +41,19 @@ class TripletPrior:
     vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
-        if len(self.sizes) != 3 or min(self.sizes) < 1 or math.prod(self.sizes) >= 2**63:
-            raise PolyadicError(f"TripletPrior: sizes must be three class counts from 1 up, got {self.sizes}")
+        _check_sizes(self.sizes)
         if self.vocabulary is not None and self.vocabulary.sizes != tuple(self.sizes):
             raise PolyadicError(
                 f"TripletPrior: the vocabulary has sizes {self.vocabulary.sizes}, the prior {tuple(self.sizes)}"
             )
-        if not (math.isfinite(self.smoothing) and self.smoothing >= 0):
-            raise PolyadicError(f"TripletPrior: smoothing must be finite and not negative, got {self.smoothing}")
-        counts = self.counts.to(torch.float64)
+        if not (isinstance(self.smoothing, int | float) and math.isfinite(self.smoothing) and self.smoothing >= 0):
+            raise PolyadicError(f"TripletPrior: smoothing must be a number from 0 up, got {self.smoothing!r}")
+        keys, counts = self.keys.contiguous(), self.counts.to(torch.float64)
+        if keys.dtype != torch.long or keys.ndim != 1 or keys.shape != counts.shape:
+            raise PolyadicError(
+                f"TripletPrior: keys must be int64 [M] with one count each, got {keys.dtype} {list(keys.shape)} and "
+                f"{list(counts.shape)}; use TripletPrior.from_triplets"
+            )
         if bool((~(counts >= 0) | counts.isinf()).any()):
             bad = int((~(counts >= 0) | counts.isinf()).nonzero()[0, 0])
             raise PolyadicError(
@@ -56,13 +61,14 @@ class TripletPrior:
                 f"for triplet {_unflatten(self.keys[bad], self.sizes).tolist()}"
             )
         outside = len(self.keys) and not (0 <= int(self.keys[0]) <= int(self.keys[-1]) < math.prod(self.sizes))
-        if outside or bool((self.keys.diff() <= 0).any()) or self.keys.shape != counts.shape:
+        if outside or bool((keys.diff() <= 0).any()):
             raise PolyadicError(
-                "TripletPrior: keys must rise strictly within the sizes, one count each; use TripletPrior.from_triplets"
+                "TripletPrior: keys must rise strictly within the sizes; use TripletPrior.from_triplets"
             )
         if self.smoothing == 0 and not bool((counts > 0).any()):
             raise PolyadicError("TripletPrior: without smoothing at least one triplet must be counted")
         object.__setattr__(self, "sizes", tuple(self.sizes))
+        object.__setattr__(self, "keys", keys)
         object.__setattr__(self, "counts", counts)
 
     @classmethod
@@ -70,16 +76,24 @@ class TripletPrior:
         cls,
         triplets: Int[Tensor, "T 3"],
         sizes: tuple[int, int, int] | Vocabulary,
+        *,
         smoothing: float = 1.0,
         counts: Float[Tensor, " T"] | Int[Tensor, " T"] | None = None,
     ) -> TripletPrior:
         """From the annotated triplets of the training set, each worth 1 or its entry of `counts`; O(T log T)."""
         vocabulary = sizes if isinstance(sizes, Vocabulary) else None
         shape = sizes.sizes if isinstance(sizes, Vocabulary) else sizes
+        _check_sizes(shape)
         flat = _flatten(triplets, shape)
-        counts = torch.ones(len(flat), device=flat.device) if counts is None else counts
+        if flat.ndim != 1:
+            raise PolyadicError(f"TripletPrior: triplets must be [T, 3], got {list(triplets.shape)}")
+        counts = (
+            torch.ones(len(flat), device=flat.device)
+            if counts is None
+            else require_tensor(counts, "TripletPrior: counts")
+        )
         if counts.shape != flat.shape:
-            raise PolyadicError(f"TripletPrior: expected one count per triplet, got {len(counts)} for {len(flat)}")
+            raise PolyadicError(f"TripletPrior: expected one count per triplet [{len(flat)}], got {list(counts.shape)}")
         if bool((counts < 0).any()):
             bad = int((counts < 0).nonzero()[0, 0])
             raise PolyadicError(
@@ -88,6 +102,9 @@ class TripletPrior:
         keys, place = flat.unique(return_inverse=True)
         total = torch.zeros(len(keys), dtype=torch.float64, device=keys.device)
         return cls(shape, keys, total.index_add_(0, place, counts.to(total)), smoothing, vocabulary)
+
+    def __repr__(self) -> str:
+        return f"TripletPrior(sizes={self.sizes}, seen={len(self.keys)}, smoothing={self.smoothing})"
 
     @property
     def triplets(self) -> Int[Tensor, "M 3"]:
@@ -102,7 +119,8 @@ class TripletPrior:
     @cached_property
     def log_seen(self) -> Float[Tensor, " M"]:
         """Log-probability of each seen triplet."""
-        return (self.counts + self.smoothing).log() - self.log_total
+        with torch.inference_mode(False):  # kept for later, perhaps outside
+            return (self.counts + self.smoothing).log() - self.log_total
 
     @property
     def log_rest(self) -> float:
@@ -139,6 +157,7 @@ class TripletPrior:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, counts, sizes, smoothing and vocabulary; whole or not at all."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         path = Path(path)
@@ -152,10 +171,11 @@ class TripletPrior:
         try:
             save_file({"keys": self.keys.contiguous(), "counts": self.counts.contiguous()}, half, metadata)
             os.replace(half, path)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             raise PolyadicError(f"TripletPrior: cannot write {path}: {error}") from error
         finally:
-            half.unlink(missing_ok=True)
+            with suppress(OSError):
+                half.unlink()
 
     @classmethod
     def load(cls, path: str | Path, vocabulary: Vocabulary | None = None) -> TripletPrior:
@@ -171,9 +191,11 @@ class TripletPrior:
                         f"got {metadata.get('format')!r}); write one with TripletPrior.save"
                     )
                 keys, counts = file.get_tensor("keys"), file.get_tensor("counts")
-        except (OSError, SafetensorError) as error:
-            raise PolyadicError(f"TripletPrior: cannot read {path}: {error}") from error
-        saved = Vocabulary.from_json(metadata["vocabulary"]) if metadata["vocabulary"] else None
+                sizes, smoothing = json.loads(metadata["sizes"]), json.loads(metadata["smoothing"])
+                names = metadata["vocabulary"]
+        except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
+            raise PolyadicError(f"TripletPrior: cannot read {path}: {error!r}") from error
+        saved = Vocabulary.from_json(names) if names else None
         if vocabulary is not None:
             difference = saved.difference(vocabulary) if saved else "the file has no names"
             if difference:
@@ -181,11 +203,16 @@ class TripletPrior:
                     f"TripletPrior: {path} belongs to another vocabulary ({difference}); "
                     "count the triplets again with this one"
                 )
-        sizes = tuple(json.loads(metadata["sizes"]))
-        return cls(sizes, keys, counts, json.loads(metadata["smoothing"]), saved)
+        return cls(tuple(sizes), keys, counts, smoothing, saved)
+
+
+def _check_sizes(sizes: tuple[int, int, int]) -> None:
+    if len(sizes) != 3 or any(not isinstance(n, int) or n < 1 for n in sizes) or math.prod(sizes) >= 2**63:
+        raise PolyadicError(f"TripletPrior: sizes must be three class counts (S, P, O) from 1 up, got {sizes}")
 
 
 def _flatten(triplet: Tensor, sizes: tuple[int, int, int]) -> Tensor:
+    require_tensor(triplet, "TripletPrior: triplets")
     if triplet.is_floating_point() or triplet.shape[-1:] != (3,):
         raise PolyadicError(
             f"TripletPrior: triplets must be integers [..., 3], got {triplet.dtype} {list(triplet.shape)}"
@@ -193,7 +220,7 @@ def _flatten(triplet: Tensor, sizes: tuple[int, int, int]) -> Tensor:
     bad = ((triplet < 0) | (triplet >= torch.tensor(sizes, device=triplet.device))).any(-1)
     if bool(bad.any()):
         raise PolyadicError(
-            f"TripletPrior: labels must lie below (S, P, O) = {sizes} and not be negative, "
+            f"TripletPrior: labels count from 0, below (S, P, O) = {sizes}, and must not be negative, "
             f"got {triplet[bad][0].tolist()} ({int(bad.sum())} such triplets)"
         )
     s, p, o = triplet.long().unbind(-1)

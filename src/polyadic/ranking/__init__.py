@@ -13,7 +13,8 @@ both give the list that sorting the dense tensor would.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+import operator
+from typing import TYPE_CHECKING, Literal, SupportsIndex
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,8 +24,8 @@ from torch import Tensor
 from polyadic.cp import CPTensor
 from polyadic.ranking import tensors
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
-from polyadic.ranking.problem import SAFE, Problem, Terms, Workspace, weights_of
-from polyadic.structures import PolyadicError, Relations, SparsePrior
+from polyadic.ranking.problem import SAFE, Problem, Terms, Weights, Workspace, weights_of
+from polyadic.structures import PolyadicError, Relations, SparsePrior, Vocabulary, require_tensor
 
 if TYPE_CHECKING:
     from polyadic.kernels import Seen
@@ -40,8 +41,8 @@ def rank_relations(
     prior: SparsePrior | None = None,
     log_selected: Float[Tensor, " B"] | None = None,
     log_boxes: Float[Tensor, " B"] | None = None,
-    k: int | None = None,
-    top: int = 100,
+    k: SupportsIndex | None = None,
+    top: SupportsIndex = 100,
     *,
     prior_exponent: float = 1.0,
     selected_exponent: float = 1.0,
@@ -49,6 +50,7 @@ def rank_relations(
     k_unit: Literal["triplet", "predicate"] = "triplet",
     labels: Int[Tensor, "B 2"] | None = None,
     dedup: Dedup | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> Relations:
     """The best `top` triplets of one image, at most `k` per ordered pair, by falling log f_spo.
 
@@ -67,15 +69,24 @@ def rank_relations(
         prior_exponent: 1 in the paper.
         selected_exponent: 1 in the paper.
         boxes_exponent: 1 in the paper.
-        k_unit: what k counts: "triplet" (the paper), or "predicate" with `labels` fixed (the peers).
-        labels: (subject, object) class of each pair, from a detector or the truth; only predicates compete. The score
+        k_unit: what k counts: "triplet" (the paper), or "predicate", which needs `labels` (the peers).
+        labels: (subject, object) class of each pair, from a detector or the truth; only predicates compete, so both
+            units count the same. The score
             stays the joint ψ_c(s, p, o); rank `cp.given(subject=..., object=...)` for P(p | s, o) instead.
         dedup: lets the same triplet on nearly the same boxes count for less.
+        vocabulary: the names of the CP tensor's classes, for the answer; a prior of other names is refused.
+
+    On the CPU the search is compiled at its first use on a machine, which takes some seconds.
 
     >>> cp = CPTensor(torch.zeros(2, 1, 3), torch.tensor([[[0.0, 5.0]], [[0.0, 1.0]]]), torch.zeros(2, 1, 3))
     >>> [(r.pair, r.subject, r.predicate, r.object) for r in rank_relations(cp, k=1, top=2)]
     [(0, 0, 1, 0), (1, 0, 1, 0)]
     """
+    if not isinstance(cp, CPTensor) or not isinstance(prior, SparsePrior | None) or not isinstance(dedup, Dedup | None):
+        raise PolyadicError(
+            f"rank_relations: expected a CPTensor, a TripletPrior or None, and a Dedup or None, "
+            f"got {type(cp).__name__}, {type(prior).__name__} and {type(dedup).__name__}"
+        )
     if len(cp.batch_shape) != 1:
         raise PolyadicError(
             f"rank_relations: expected the pairs of one image, factors [B, R, classes], "
@@ -84,18 +95,19 @@ def rank_relations(
     B, triplets_per_pair = cp.batch_shape[0], math.prod(cp.sizes)
     exponents = {"prior": prior_exponent, "selected": selected_exponent, "boxes": boxes_exponent}
     for name, number in exponents.items():
-        if not math.isfinite(number):
-            raise PolyadicError(f"rank_relations: {name}_exponent must be finite, got {number}")
+        if not isinstance(number, int | float) or not math.isfinite(number):
+            raise PolyadicError(f"rank_relations: {name}_exponent must be a finite number, got {number!r}")
     if B * triplets_per_pair >= 2**62:
         raise PolyadicError(f"rank_relations: {B} pairs of sizes {cp.sizes} overflow a 64-bit index; split the pairs")
     cap = triplets_per_pair if k is None else min(_positive(k, "k"), triplets_per_pair)
-    _positive(top, "top")
+    top = _positive(top, "top")
+    _check_names(cp, prior, vocabulary)
     if prior is not None and tuple(prior.sizes) != cp.sizes:
         raise PolyadicError(
             f"rank_relations: the prior counts triplets of sizes {tuple(prior.sizes)}, the CP tensor has {cp.sizes}; "
             "use the prior of the same vocabulary"
         )
-    if k_unit not in ("triplet", "predicate") or (k_unit == "predicate") != (labels is not None):
+    if k_unit not in ("triplet", "predicate") or (k_unit == "predicate" and labels is None):
         raise PolyadicError(
             f"rank_relations: k_unit is 'triplet', or 'predicate' together with labels [B, 2]; "
             f"got k_unit={k_unit!r} {'with' if labels is not None else 'without'} labels"
@@ -109,8 +121,7 @@ def rank_relations(
         selected = _part(log_selected, "log_selected", selected_exponent, B, work)
         boxes = _part(log_boxes, "log_boxes", boxes_exponent, B, work)
         weights = weights_of(prior, prior_exponent, work)
-        if weights.log_rest == math.inf:
-            raise PolyadicError("rank_relations: a negative prior_exponent needs a prior with smoothing above 0")
+        _check_weights(weights, triplets_per_pair)
         problem = Problem(cp if work == home else cp.to(work), selected + boxes, weights)
         if labels is not None:
             search = _label_search(problem, _checked_labels(labels, cp, work))
@@ -125,38 +136,78 @@ def rank_relations(
         pair, key = flat // triplets_per_pair, flat % triplets_per_pair
         _, P, O = cp.sizes
         triplet = torch.stack([key // (P * O), key // O % P, key % O], -1)
-        parts = [weights.at(key, weights.log_seen, weights.log_rest), selected[pair], boxes[pair], repeat]
-        return Relations(pair, triplet, score, score - torch.stack(parts).sum(0), *parts).to(home)
+        log_cp = _log_cp(problem.cp, pair, triplet)
+        log_prior = weights.at(key, weights.log_seen, weights.log_rest)
+        found = Relations(pair, triplet, score, log_cp, log_prior, selected[pair], boxes[pair], repeat, vocabulary)
+        return found if work == home else found.to(home)
 
 
-def _positive(number: int, name: str) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+def _log_cp(cp: CPTensor, pair: Tensor, triplet: Tensor) -> Tensor:
+    """[N]: log ψ_c of the entries found, in float64, with Z of their pairs alone."""
+    pairs, place = pair.unique(return_inverse=True)
+    log_z = cp[pairs].to(torch.float64).log_z()[place]
+    parts = zip(cp.factors, triplet.unbind(-1), strict=True)
+    joint = torch.stack([x[pair, :, label].double() for x, label in parts]).sum(0)  # [N, R]
+    return joint.logsumexp(-1) - log_z
+
+
+def _check_names(cp: CPTensor, prior: SparsePrior | None, vocabulary: Vocabulary | None) -> None:
+    if vocabulary is None:
+        return
+    if vocabulary.sizes != cp.sizes:
+        raise PolyadicError(f"rank_relations: the vocabulary has sizes {vocabulary.sizes}, the CP tensor {cp.sizes}")
+    counted: Vocabulary | None = getattr(prior, "vocabulary", None)
+    difference = counted.difference(vocabulary) if counted else None
+    if difference:
+        raise PolyadicError(
+            f"rank_relations: the prior belongs to another vocabulary ({difference}); "
+            "count the triplets again with this one"
+        )
+
+
+def _check_weights(weights: Weights, triplets_per_pair: int) -> None:
+    keys, logs = weights.keys, weights.log_seen
+    inside = not len(keys) or (int(keys[0]) >= 0 and int(keys[-1]) < triplets_per_pair)
+    if keys.shape != logs.shape or not inside or bool((keys.diff() <= 0).any()):
+        raise PolyadicError("rank_relations: the prior's keys must rise strictly within its sizes, one log_seen each")
+    if not weights.log_rest < math.inf or not bool((logs < math.inf).all()):  # NaN is not below
+        raise PolyadicError(
+            "rank_relations: the prior's weights must not be NaN or infinite; "
+            "a negative prior_exponent needs a prior with smoothing above 0"
+        )
+
+
+def _positive(number: SupportsIndex, name: str) -> int:
+    whole = operator.index(number) if hasattr(number, "__index__") and not isinstance(number, bool) else 0
+    if whole < 1:
         unlimited = " or None for no limit" if name == "k" else ""
         raise PolyadicError(f"rank_relations: {name} must be a whole number from 1 up{unlimited}, got {number!r}")
-    return number
+    return whole
 
 
 def _part(log_probability: Tensor | None, name: str, exponent: float, pairs: int, device: torch.device) -> Tensor:
     if log_probability is None:
         return torch.zeros(pairs, dtype=torch.float64, device=device)
-    if log_probability.shape != (pairs,):
+    if require_tensor(log_probability, f"rank_relations: {name}").shape != (pairs,):
         raise PolyadicError(
             f"rank_relations: {name} must be one number per pair [{pairs}], got {list(log_probability.shape)}"
         )
-    part = log_probability.to(device, torch.float64)
+    part = log_probability.to(device).double()
     # 0 · -inf is 0 here: an exponent of 0 leaves the part out
     weighted = part * exponent if exponent else torch.zeros_like(part)
-    if bool((part.isnan() | weighted.isnan() | (weighted == math.inf)).any()):
-        bad = int((part.isnan() | weighted.isnan() | (weighted == math.inf)).nonzero()[0, 0])
+    wrong = ~(part <= 1e-6) | (weighted == math.inf)  # NaN is not below
+    if bool(wrong.any()):
+        bad = int(wrong.nonzero()[0, 0])
         raise PolyadicError(
-            f"rank_relations: {name} must be a log-probability, not NaN or +inf; pair {bad} has {float(part[bad])}"
+            f"rank_relations: {name} must be the logarithm of a probability, at most 0, with a finite product with its "
+            f"exponent; pair {bad} has {float(part[bad])}"
         )
     return weighted
 
 
 def _checked_labels(labels: Tensor, cp: CPTensor, device: torch.device) -> Tensor:
     B, (S, _, O) = cp.batch_shape[0], cp.sizes
-    if labels.shape != (B, 2) or labels.is_floating_point():
+    if require_tensor(labels, "rank_relations: labels").shape != (B, 2) or labels.is_floating_point():
         raise PolyadicError(
             f"rank_relations: labels must be integers [{B}, 2], got {labels.dtype} {list(labels.shape)}"
         )
@@ -181,15 +232,30 @@ def _triplet_search(problem: Problem, prior: SparsePrior | None, exponent: float
         on_cpu = problem.log_pair.is_cpu
         terms = problem.terms(logs=False, workspace=_WORKSPACE if on_cpu else None)
         if on_cpu:
-            value, flat = _compiled(terms, prior, k, most, falling=exponent > 0)
+            value, flat = _compiled(terms, prior, problem.weights, k, most, falling=exponent > 0)
         else:
             value, flat = tensors.search(terms, k, most)
-        if len(value) < most or float(value[-1]) < SAFE:
-            terms = problem.terms(logs=True)
-            value, flat = tensors.search(terms, k, most)
-        return terms.log_score(value), flat
+        if len(value) == most and float(value[-1]) >= SAFE:
+            return terms.log_score(value), flat
+        # Too few, or too small to be trusted: the pairs that lack entries are searched again in logs.
+        value, flat = value[value >= SAFE], flat[value >= SAFE]
+        score, held = terms.log_score(value), torch.bincount(flat // triplets_per_pair, minlength=B)
+        short = (held < k) & (problem.log_pair > -math.inf)
+        part = short.nonzero()[:, 0]
+        again = Problem(problem.cp[part], problem.log_pair[part], problem.weights).terms(logs=True)
+        more, place = tensors.search(again, k, most)
+        place = part[place // triplets_per_pair] * triplets_per_pair + place % triplets_per_pair
+        enough = ~short[flat // triplets_per_pair]
+        return _sorted(torch.cat([score[enough], again.log_score(more)]), torch.cat([flat[enough], place]), most)
 
     return search
+
+
+def _sorted(score: Tensor, flat: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """By falling score, then by index; the first `top`."""
+    flat, order = flat.sort()
+    score, order = score[order].sort(descending=True, stable=True)
+    return score[:top], flat[order[:top]]
 
 
 def _label_search(problem: Problem, labels: Tensor) -> Search:
@@ -210,10 +276,8 @@ def _label_search(problem: Problem, labels: Tensor) -> Search:
     def search(k: int, top: int) -> tuple[Tensor, Tensor]:
         best, place = score.sort(dim=-1, descending=True, stable=True)
         best, index = best[:, :k].flatten(), flat.gather(-1, place)[:, :k].flatten()
-        index, order = index.sort()
-        best, order = best[order].sort(descending=True, stable=True)
-        keep = (best > -math.inf).nonzero()[:top, 0]
-        return best[keep], index[order[keep]]
+        possible = best > -math.inf
+        return _sorted(best[possible], index[possible], top)
 
     return search
 
@@ -223,13 +287,18 @@ def _label_search(problem: Problem, labels: Tensor) -> Search:
 _SEEN: WeakKeyDictionary[SparsePrior, dict[bool, Seen]] = WeakKeyDictionary()
 
 
-def _compiled(terms: Terms, prior: SparsePrior | None, k: int, top: int, falling: bool) -> tuple[Tensor, Tensor]:
+def _compiled(
+    terms: Terms, prior: SparsePrior | None, weights: Weights, k: int, top: int, falling: bool
+) -> tuple[Tensor, Tensor]:
     from polyadic import kernels
 
     a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
     keys, weight = terms.keys.numpy(), terms.seen.numpy()
-    known = {} if prior is None else _SEEN.setdefault(prior, {})
+    try:
+        known = {} if prior is None else _SEEN.setdefault(prior, {})
+    except TypeError:  # a prior of the user's that cannot be remembered
+        known = {}
     if falling not in known:
-        known[falling] = kernels.by_subject(keys, weight, terms.shape[1:])
+        known[falling] = kernels.by_subject(keys, weights.log_seen.numpy(), terms.shape[1:])
     value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, known[falling], k, top)
     return torch.from_numpy(value), torch.from_numpy(flat)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from polyadic.boxes import box_iou
-from polyadic.structures import PolyadicError
+from polyadic.structures import PolyadicError, require_tensor
 
 Search = Callable[[int, int], tuple[Tensor, Tensor]]  # (k, top) -> log-scores and flat indices, best first
 
@@ -31,6 +31,7 @@ class Dedup:
     weight: float = 0.1  # ours: factor on the score, from 0 (drop) to 1 (keep)
 
     def __post_init__(self) -> None:
+        require_tensor(self.boxes, "Dedup: boxes")
         if self.boxes.ndim != 3 or self.boxes.shape[1:] != (2, 4):
             raise PolyadicError(f"Dedup: boxes must be [B, 2, 4] (boxes[pairs]), got {list(self.boxes.shape)}")
         if not bool(self.boxes.isfinite().all()):
@@ -56,7 +57,7 @@ def deduplicate(
         answer = _greedy(scores, flat, dedup, triplets_per_pair, k, top, wide, deep)
         if answer is not None:
             return answer
-        wide, deep = 2 * wide, 2 * deep
+        wide, deep = 4 * wide, 4 * deep
 
 
 def _greedy(
@@ -72,34 +73,36 @@ def _greedy(
     for at, x in enumerate(index):
         same.setdefault(x % triplets_per_pair, []).append(at)
         held[pair[at]] = held.get(pair[at], 0) + 1
-    # No entry outside the pool scores above `outside`; nor one of a pair cut at `wide` above `cut[pair]`.
-    outside = raw[-1] if len(raw) == deep and deep < len(dedup.boxes) * triplets_per_pair else -math.inf
-    cut = {p: raw[at] for at, p in enumerate(pair) if held[p] == wide < triplets_per_pair}  # ends at the pair's last
-    heap = [(-score, x, at) for at, (score, x) in enumerate(zip(raw, index, strict=True))]
+    # What is outside the pool comes behind its last entry, and behind the last of its pair if that was cut at `wide`.
+    order = [(-score, x) for score, x in zip(raw, index, strict=True)]
+    whole = len(raw) < deep or deep == len(dedup.boxes) * triplets_per_pair
+    outside = (math.inf, -1) if whole else order[-1]
+    cut = {p: order[at] for at, p in enumerate(pair) if held[p] == wide < triplets_per_pair}  # ends at the pair's last
+    heap = [(*place, at) for at, place in enumerate(order)]
     lost, taken = [0.0] * len(raw), [False] * len(raw)
     room = dict.fromkeys(held, k)
+    near: dict[int, list[bool]] = {}  # pair -> which pairs lie on nearly the same boxes
     answer: list[int] = []
     while heap and len(answer) < top:
         negative, x, at = heapq.heappop(heap)
-        if -negative != raw[at] + lost[at] or taken[at] or not room[pair[at]]:  # a stale or capped entry
+        p = pair[at]
+        if -negative != raw[at] + lost[at] or taken[at] or not room[p]:  # a stale or capped entry
             continue
-        if -negative == -math.inf:
+        if negative == math.inf:
             break
-        if -negative <= outside or any(-negative <= bar for p, bar in cut.items() if room[p]):
+        if (negative, x) > outside or any((negative, x) > bar for other, bar in cut.items() if room[other]):
             return None
         answer.append(at)
         taken[at] = True
-        room[pair[at]] -= 1
+        room[p] -= 1
+        if p not in near:
+            near[p] = (box_iou(boxes[p].expand_as(boxes), boxes) > dedup.iou).all(-1).tolist()
         for other in same[x % triplets_per_pair]:
-            if not taken[other] and lost[other] == 0 and bool(_overlap(boxes[pair[at]], boxes[pair[other]], dedup.iou)):
+            if not taken[other] and lost[other] == 0 and near[p][pair[other]]:
                 lost[other] = loss
                 heapq.heappush(heap, (-(raw[other] + loss), index[other], other))
-    if len(answer) < top and (outside > -math.inf or any(room[p] for p in cut)):
+    if len(answer) < top and (not whole or any(room[p] for p in cut)):
         return None
     chosen = torch.tensor(answer, dtype=torch.long, device=flat.device)
     losses = torch.tensor([lost[at] for at in answer], dtype=torch.float64, device=flat.device)
     return scores[chosen] + losses, flat[chosen], losses
-
-
-def _overlap(a: Tensor, b: Tensor, iou: float) -> Tensor:
-    return (box_iou(a, b) > iou).all()

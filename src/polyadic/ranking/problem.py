@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,7 +47,8 @@ def weights_of(prior: SparsePrior | None, exponent: float, device: torch.device)
     """ψ_u^exponent; without a prior, or with exponent 0, one constant."""
     if prior is None or exponent == 0:
         return Weights(torch.empty(0, dtype=torch.long, device=device), torch.empty(0, device=device).double(), 0.0)
-    return Weights(prior.keys.to(device), prior.log_seen.to(device).double() * exponent, prior.log_rest * exponent)
+    keys = prior.keys.to(device).contiguous()
+    return Weights(keys, prior.log_seen.to(device).double() * exponent, prior.log_rest * exponent)
 
 
 class Workspace(threading.local):
@@ -55,17 +57,18 @@ class Workspace(threading.local):
     _MOST = 1 << 23  # numbers: 64 MB; larger images get memory of their own
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.float64)
+        self._memory = np.empty(0)  # not a tensor: one made in inference mode could not be used outside
 
     def like(self, factors: Sequence[Tensor]) -> list[Tensor]:
         """Uninitialised float64 tensors of these shapes, on the CPU."""
         sizes = [x.numel() for x in factors]
         memory = self._memory
         if sum(sizes) > len(memory):
-            memory = torch.empty(sum(sizes), dtype=torch.float64)
+            memory = np.empty(sum(sizes))
             if len(memory) <= self._MOST:
                 self._memory = memory
-        return [part.view(x.shape) for part, x in zip(memory[: sum(sizes)].split(sizes), factors, strict=True)]
+        parts = torch.from_numpy(memory[: sum(sizes)]).split(sizes)
+        return [part.view(x.shape) for part, x in zip(parts, factors, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +97,14 @@ class Problem:
         )  # [B, R]
         linear = [x.exp() if logs else x.exp_() for x in scaled]
         mass = torch.stack([x.sum(-1).log() for x in linear]).sum(0)  # [B, R]
-        gain = height - (height + mass).logsumexp(-1, keepdim=True) + self.log_pair[:, None]
+        gain = height - (height + mass).logsumexp(-1, keepdim=True)  # log of each component's peak in ψ_c
         best, rest = self.weights.log_best, self.weights.log_rest
-        scale = float(gain.max()) if gain.numel() else 0.0
-        gain = gain - scale if scale > -math.inf else gain
+        scale = float(self.log_pair.max()) if len(self.log_pair) else 0.0
+        scale = scale if scale > -math.inf else 0.0
+        gain = gain + (self.log_pair - scale)[:, None]
+        highest = float(gain.max()) if gain.numel() else 0.0
+        if highest > -math.inf:
+            gain, scale = gain - highest, scale + highest
         seen = self.weights.log_seen - best
         if logs:
             a, b, c = scaled

@@ -70,15 +70,21 @@ class _Search:
 
     def run(self) -> tuple[Tensor, Tensor]:
         a, device = self.terms.a, self.terms.a.device
-        B, R, S = a.shape
+        _, R, S = a.shape
         subjects = torch.arange(S, device=device)
         bound = self._times(self._total(a), self._weight(self.row, subjects))  # [B, S]
         bound, rows = bound.flatten().sort(descending=True, stable=True)
-        at, size, most = 0, 16, max(1, _BLOCK // (R * self.P))
-        while at < B * S and self._reachable(float(bound[at])):
+        # the best row of every pair first: with a small k that closes most of the others
+        first = _place_in_group(rows // S) == 0
+        for part in (first, ~first):
+            self._visit(rows[part], bound[part], max(1, _BLOCK // (R * self.P)))
+        return self.values, self.indices
+
+    def _visit(self, rows: Tensor, bound: Tensor, most: int) -> None:
+        at, size = 0, 16
+        while at < len(rows) and self._reachable(float(bound[at])):
             self._visit_rows(rows[at : at + size], bound[at : at + size])
             at, size = at + size, min(size * 4, most)
-        return self.values, self.indices
 
     def _reachable(self, bound: float) -> bool:
         low = float(self.values[-1]) if len(self.values) == self.top else self.zero
@@ -97,8 +103,12 @@ class _Search:
         n, j = self._open(bound, cells * self.O, pair[:, None]).nonzero(as_tuple=True)
         order = bound[n, j].argsort(descending=True, stable=True)
         step = max(1, _BLOCK // (mix.shape[1] * self.O))
-        for part in order.split(step):
-            self._visit_cells(cells[n[part], j[part]], mix[n[part], :, j[part]], best[n[part], j[part]])
+        first = _place_in_group(n[order]) == 0  # the best cell of every row first, as above
+        for part in (*order[first].split(step), *order[~first].split(step)):
+            at, on = n[part], j[part]
+            still = self._open(bound[at, on], cells[at, on] * self.O, pair[at])
+            at, on = at[still], on[still]
+            self._visit_cells(cells[at, on], mix[at, :, on], best[at, on])
 
     def _visit_cells(self, cells: Tensor, mix: Tensor, best: Tensor) -> None:
         pair = cells // (self.S * self.P)

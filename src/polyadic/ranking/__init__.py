@@ -136,9 +136,11 @@ def rank_relations(
         pair, key = flat // triplets_per_pair, flat % triplets_per_pair
         _, P, O = cp.sizes
         triplet = torch.stack([key // (P * O), key // O % P, key % O], -1)
-        log_cp = _log_cp(problem.cp, pair, triplet)
-        log_prior = weights.at(key, weights.log_seen, weights.log_rest)
-        found = Relations(pair, triplet, score, log_cp, log_prior, selected[pair], boxes[pair], repeat, vocabulary)
+        log_prior, selected, boxes = weights.at(key, weights.log_seen, weights.log_rest), selected[pair], boxes[pair]
+        others = log_prior + selected + boxes + repeat
+        precise = not len(pair) or float(others.min()) > -1e6  # else the difference would lose the digits of ψ_c
+        log_cp = score - others if precise else _log_cp(problem.cp, pair, triplet)
+        found = Relations(pair, triplet, score, log_cp, log_prior, selected, boxes, repeat, vocabulary)
         return found if work == home else found.to(home)
 
 

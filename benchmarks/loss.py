@@ -36,8 +36,10 @@ def autograd(cp: CPTensor, triplet: Tensor) -> Tensor:
 
 
 def dense(cp: CPTensor, triplet: Tensor) -> Tensor:
-    s, p, o = triplet.unbind(-1)
-    return -cp.dense()[torch.arange(len(s)), s, p, o].log().mean()
+    weight, s, p, o = (x.exp() for x in cp.mixture())
+    y = torch.einsum("br,bri,brj,brk->bijk", weight, s, p, o)
+    i, j, k = triplet.unbind(-1)
+    return -y[torch.arange(len(i)), i, j, k].log().mean()
 
 
 def step_of(loss: Callable[[CPTensor, Tensor], Tensor], scores: list[Tensor], triplet: Tensor) -> Callable[[], None]:

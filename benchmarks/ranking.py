@@ -1,6 +1,6 @@
 """How much faster is exact ranking than the best dense way, at which sizes, and how close is it to its lower limit?
 
-    python benchmarks/ranking.py --csv results/ranking.csv    # all of it, about half an hour on 2 cores
+    python benchmarks/ranking.py --csv results/ranking.csv    # all of it, about 20 minutes on 2 cores
     python benchmarks/ranking.py --pairs 380                  # about 8 minutes
 
 Both sides get the same float32 scores N(0, t) and give the image's top 100. The dense way is what a skilled user
@@ -8,6 +8,10 @@ would write: softmax once, then blocks that fit the cache by matrix multiplicati
 running threshold; its loop order and block size are tuned for every case before it is timed. It is timed without
 P(X_sel) and box confidences on either side: they would close more pairs, in favour of the bounds. Compilation (once
 per machine, then cached on disk) is outside the times; checking the factors is inside.
+
+Columns: `ratio` dense / fast; `limit` fast / one pass over the factors (read, exponentiate in float64, add up), which
+any exact way needs; `same` how many of the 100 entries both found (fewer where equal scores fill the last places,
+which the dense way takes in no stated order).
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from torch import Tensor
 from polyadic import CPTensor, TripletPrior, rank_relations
 
 SIZES = {"VRD": (100, 70, 100), "VG150": (150, 50, 150), "VG200": (200, 100, 200)}
-SEEN = {"VRD": 6_672, "VG150": 30_000, "VG200": 19_237}  # distinct training triplets
+SEEN = {"VRD": 6_672, "VG150": 30_000, "VG200": 19_237}  # distinct triplets: VRD's own; the others assumed
 TOP = 100
 ROWS: list[dict[str, object]] = []
 

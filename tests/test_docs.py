@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import re
+import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -31,3 +35,36 @@ def test_links_between_the_documents_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_shows_what_the_demo_prints() -> None:
+    block = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block
+    code = [sys.executable, str(ROOT / "examples" / "demo.py")]
+    printed = subprocess.run(code, capture_output=True, text=True, check=True).stdout
+    assert "gave the same list" in printed
+    lines = [re.split(r"\s{2,}", line.strip()) for line in printed.splitlines()]
+    for line in filter(None, block.group(1).splitlines()):
+        words = re.split(r"\s{2,}", line.strip())
+        assert any(len(words) == len(other) and all(map(alike, words, other)) for other in lines), line
+
+
+def alike(word: str, other: str) -> bool:
+    """The same word, or numbers that differ by rounding."""
+    if word.rstrip("%").replace(".", "", 1).isdigit() and other.rstrip("%").replace(".", "", 1).isdigit():
+        return abs(float(word.rstrip("%")) - float(other.rstrip("%"))) < (0.5 if "%" in word else 0.01)
+    return word == other
+
+
+def test_the_readme_quotes_what_the_benchmarks_measured() -> None:
+    text = (ROOT / "README.md").read_text()
+    with (ROOT / "results" / "ranking.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if float(row["t"]) >= 1]
+    for pairs in ("20", "380", "2450"):
+        ratios = [float(row["ratio"]) for row in rows if row["pairs"] == pairs]
+        assert len(ratios) == 54
+        quoted = f"| {pairs} | {min(ratios):.0f}x | **{statistics.median(ratios):.0f}x** | {max(ratios):.0f}x |"
+        assert quoted in text, quoted
+    with (ROOT / "results" / "loss.csv").open() as file:
+        shares = [float(row["share"]) for row in csv.DictReader(file) if row["kind"] == "step"]
+    assert f"at most {max(shares):.2%} of a training step" in text

@@ -152,7 +152,7 @@ class CPTensor:
 
         `target` is one triplet per pair [*B, 3], or several [*B, T, 3] where rows of (-1, -1, -1) are padding. Several
         weigh the same and sum to 1 unless `weight`, [*B] or [*B, T], gives t itself. Padding alone has loss 0.
-        `-log_prob` is the same loss through autograd: slower, and twice the memory.
+        `-log_prob` is the same loss through autograd: slower, with more memory (`benchmarks/loss.py`).
         Inside `torch.compile`, values and labels are not checked.
         """
         many = self._many(target)

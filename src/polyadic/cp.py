@@ -183,7 +183,7 @@ class CPTensor:
         ]
         return Mixture(weight, *parts)
 
-    def log_marginal(self, *variables: Variable) -> Float[Tensor, ...]:
+    def log_marginal(self, *variables: Variable) -> Float[Tensor, "*X"]:
         """Log of the marginal of one variable, [*B, X], or of two in the order asked for, [*B, X, Y].
 
         >>> cp = CPTensor(torch.zeros(5, 3), torch.zeros(5, 4), torch.zeros(5, 6))
@@ -193,7 +193,7 @@ class CPTensor:
         mixture = self.mixture()
         return _mix(mixture.log_weight, [getattr(mixture, name) for name in _known(variables, most=2)])
 
-    def log_conditional(self, *variables: Variable, **given: int | Tensor) -> Float[Tensor, ...]:
+    def log_conditional(self, *variables: Variable, **given: int | Tensor) -> Float[Tensor, "*X"]:
         """Log of P(variables | given), for example `log_conditional("predicate", subject=i, object=k)`, [*B, P].
 
         A given label is one number for all pairs or a tensor [*B].

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,16 +58,14 @@ class Workspace(threading.local):
     def __init__(self) -> None:
         self._memory = np.empty(0)  # not a tensor: one made in inference mode could not be used outside
 
-    def like(self, factors: Sequence[Tensor]) -> list[Tensor]:
-        """Uninitialised float64 tensors of these shapes, on the CPU."""
-        sizes = [x.numel() for x in factors]
+    def take(self, size: int) -> Tensor:
+        """Uninitialised float64 numbers on the CPU, valid until the next call."""
         memory = self._memory
-        if sum(sizes) > len(memory):
-            memory = np.empty(sum(sizes))
-            if len(memory) <= self._MOST:
+        if size > len(memory):
+            memory = np.empty(size)
+            if size <= self._MOST:
                 self._memory = memory
-        parts = torch.from_numpy(memory[: sum(sizes)]).split(sizes)
-        return [part.view(x.shape) for part, x in zip(parts, factors, strict=True)]
+        return torch.from_numpy(memory[:size])
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,16 +84,18 @@ class Problem:
         factors = self.cp.factors
         lowest = torch.finfo(factors[0].dtype).min
         peaks = [x.amax(-1, keepdim=True).clamp_min(lowest).double() for x in factors]  # [B, R, 1]
+        sizes = [x.numel() for x in factors]
         if workspace is None:
-            scaled = [x.to(torch.float64, copy=True).sub_(peak) for x, peak in zip(factors, peaks, strict=True)]
+            flat = torch.empty(sum(sizes), dtype=torch.float64, device=self.cp.device)
         else:
-            scaled = [y.copy_(x).sub_(peak) for y, x, peak in zip(workspace.like(factors), factors, peaks, strict=True)]
-        shifts = [peak.amax(-2, keepdim=True) for peak in peaks]
-        height = torch.stack([(peak - shift)[..., 0] for peak, shift in zip(peaks, shifts, strict=True)]).sum(
-            0
-        )  # [B, R]
-        linear = [x.exp() if logs else x.exp_() for x in scaled]
-        mass = torch.stack([x.sum(-1).log() for x in linear]).sum(0)  # [B, R]
+            flat = workspace.take(sum(sizes))
+        scaled = [part.view(x.shape) for part, x in zip(flat.split(sizes), factors, strict=True)]
+        for y, x, peak in zip(scaled, factors, peaks, strict=True):
+            y.copy_(x).sub_(peak)
+        exps = flat.exp() if logs else flat.exp_()  # of all three at once
+        linear = [part.view(x.shape) for part, x in zip(exps.split(sizes), factors, strict=True)]
+        height = (peaks[0] + peaks[1] + peaks[2])[..., 0]  # [B, R]
+        mass = (linear[0].sum(-1) * linear[1].sum(-1) * linear[2].sum(-1)).log()  # [B, R]
         gain = height - (height + mass).logsumexp(-1, keepdim=True)  # log of each component's peak in ψ_c
         best, rest = self.weights.log_best, self.weights.log_rest
         scale = float(self.log_pair.max()) if len(self.log_pair) else 0.0

@@ -134,6 +134,14 @@ def test_scores_beyond_float64_are_ranked_in_logs() -> None:
     assert_same_list(rows(found), ranked(scores, None, 50), scores)
 
 
+def test_scores_that_are_denormal_in_float64_keep_their_digits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    cp = CPTensor(*(torch.randn(2, 2, n, generator=generator, dtype=torch.float64) for n in (4, 3, 5)))
+    pair = torch.tensor([0.0, -735.0], dtype=torch.float64)
+    scores = dense_scores(cp, pair=pair)
+    assert_same_list(rows(rank_relations(cp, log_selected=pair, top=120)), ranked(scores, None, 120), scores)
+
+
 def test_impossible_triplets_and_pairs_are_left_out() -> None:
     subject = torch.tensor([[[0.0, -math.inf]], [[0.0, 0.0]], [[0.0, 0.0]]])
     cp = CPTensor(subject, torch.zeros(3, 1, 2), torch.zeros(3, 1, 2))

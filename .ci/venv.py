@@ -26,6 +26,8 @@ def fingerprint() -> str:
 def main() -> None:
     if sys.version_info < (3, 10):
         sys.exit(f"polyadic needs Python 3.10 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")
+    if not LOCK.exists():
+        sys.exit(f"{LOCK.name} is missing; restore it with: git checkout {LOCK.name}")
     stamp, ours = VENV / ".fits", VENV / ".made-by-make"
     if stamp.exists() and stamp.read_text() == fingerprint():
         return
@@ -48,6 +50,8 @@ def main() -> None:
         ]
         subprocess.run([*pip, "-r", LOCK], check=True)
         subprocess.run([*pip, "-e", ROOT], check=True)
+    except KeyboardInterrupt:
+        sys.exit("interrupted; run make again to start the installation anew")
     except subprocess.CalledProcessError as error:
         sys.exit(f"{' '.join(str(x) for x in error.cmd)} failed; see above, then run make again")
     half = stamp.with_suffix(".part")

@@ -136,7 +136,7 @@ def rank_relations(
         pair, key = flat // triplets_per_pair, flat % triplets_per_pair
         _, P, O = cp.sizes
         triplet = torch.stack([key // (P * O), key // O % P, key % O], -1)
-        log_prior, selected, boxes = weights.at(key, weights.log_seen, weights.log_rest), selected[pair], boxes[pair]
+        log_prior, selected, boxes = weights.at(key), selected[pair], boxes[pair]
         others = log_prior + selected + boxes + repeat
         precise = not len(pair) or float(others.min()) > -1e6  # else the difference would lose the digits of ψ_c
         log_cp = score - others if precise else _log_cp(problem.cp, pair, triplet)
@@ -268,11 +268,7 @@ def _label_search(problem: Problem, labels: Tensor) -> Search:
     triplet = torch.stack([subject, torch.arange(P, device=labels.device).expand(B, P), object], -1)  # [B, P, 3]
     key = (triplet[..., 0] * P + triplet[..., 1]) * O + triplet[..., 2]
     weights = problem.weights
-    score = (
-        cp.to(dtype=torch.float64).log_prob(triplet)
-        + weights.at(key, weights.log_seen, weights.log_rest)
-        + problem.log_pair[:, None]
-    )
+    score = cp.to(dtype=torch.float64).log_prob(triplet) + weights.at(key) + problem.log_pair[:, None]
     flat = key + torch.arange(B, device=key.device)[:, None] * (S * P * O)
 
     def search(k: int, top: int) -> tuple[Tensor, Tensor]:

@@ -30,12 +30,12 @@ class Weights(NamedTuple):
     log_seen: Tensor  # [M]
     log_rest: float
 
-    def at(self, flat: Tensor, seen: Tensor, rest: float) -> Tensor:
-        """`seen` where a flat triplet is a key, `rest` elsewhere."""
+    def at(self, flat: Tensor) -> Tensor:
+        """The weight of any flat triplets."""
         if not len(self.keys):
-            return torch.full(flat.shape, rest, dtype=torch.float64, device=flat.device)
+            return torch.full(flat.shape, self.log_rest, dtype=torch.float64, device=flat.device)
         place = torch.searchsorted(self.keys, flat).clamp_max(len(self.keys) - 1)
-        return torch.where(self.keys[place] == flat, seen[place], rest)
+        return torch.where(self.keys[place] == flat, self.log_seen[place], self.log_rest)
 
     @property
     def log_best(self) -> float:

@@ -46,9 +46,6 @@ class _Search:
         best = torch.full(keys.shape, self.terms.rest, dtype=torch.float64, device=group.device)
         return Weights(keys, best.scatter_reduce(0, place, self.terms.seen, "amax"), self.terms.rest)
 
-    def _weight(self, weights: Weights, flat: Tensor) -> Tensor:
-        return weights.at(flat, weights.log_seen, weights.log_rest)
-
     def _times(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y if self.terms.logs else x * y
 
@@ -72,7 +69,7 @@ class _Search:
         a, device = self.terms.a, self.terms.a.device
         _, R, S = a.shape
         subjects = torch.arange(S, device=device)
-        bound = self._times(self._total(a), self._weight(self.row, subjects))  # [B, S]
+        bound = self._times(self._total(a), self.row.at(subjects))  # [B, S]
         bound, rows = bound.flatten().sort(descending=True, stable=True)
         # the best row of every pair first: with a small k that closes most of the others
         first = _place_in_group(rows // S) == 0
@@ -98,7 +95,7 @@ class _Search:
         i = rows % self.S
         mix = self._times(self.terms.a[pair, :, i][..., None], self.terms.b[pair])  # [n, R, P]
         cells = rows[:, None] * self.P + torch.arange(self.P, device=rows.device)  # [n, P]
-        best = self._weight(self.cell, cells % (self.S * self.P))
+        best = self.cell.at(cells % (self.S * self.P))
         bound = self._times(self._total(mix), best)
         n, j = self._open(bound, cells * self.O, pair[:, None]).nonzero(as_tuple=True)
         order = bound[n, j].argsort(descending=True, stable=True)
@@ -116,7 +113,7 @@ class _Search:
         entries = cells[:, None] * self.O + torch.arange(self.O, device=cells.device)
         keep = self._open(self._times(plain, best[:, None]), entries, pair[:, None])
         plain, entries, pair = plain[keep], entries[keep], pair[:, None].expand_as(keep)[keep]
-        value = self._times(plain, self._weight(self.entry, entries % (self.S * self.P * self.O)))
+        value = self._times(plain, self.entry.at(entries % (self.S * self.P * self.O)))
         keep = self._open(value, entries, pair)
         self._merge(value[keep], entries[keep])
 

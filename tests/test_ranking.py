@@ -21,7 +21,8 @@ from ranking_cases import (
 )
 from torch import Tensor
 
-from polyadic import CPTensor, Dedup, TripletPrior, kernels, rank_relations
+from polyadic import CPTensor, Dedup, TripletPrior, rank_relations
+from polyadic.kernels import ranking as kernels
 from polyadic.ranking import tensors
 from polyadic.ranking.problem import Problem, Terms, weights_of
 

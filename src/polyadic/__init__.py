@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from polyadic.cp import CPTensor, Mixture
     from polyadic.prior import TripletPrior
     from polyadic.ranking import Dedup, rank_relations
-    from polyadic.structures import PolyadicError, Relation, Relations, SparsePrior, Vocabulary
+    from polyadic.structures import Relation, Relations, SparsePrior
+    from polyadic.vocabulary import PolyadicError, Vocabulary
 
 __version__ = "0.1.0"
 
@@ -25,12 +26,12 @@ _HOME = {
     "CPTensor": "cp",
     "Dedup": "ranking",
     "Mixture": "cp",
-    "PolyadicError": "structures",
+    "PolyadicError": "vocabulary",
     "Relation": "structures",
     "Relations": "structures",
     "SparsePrior": "structures",
     "TripletPrior": "prior",
-    "Vocabulary": "structures",
+    "Vocabulary": "vocabulary",
     "box_iou": "boxes",
     "rank_relations": "ranking",
 }

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
-from polyadic.structures import PolyadicError, require_tensor
+from polyadic.structures import require_tensor
+from polyadic.vocabulary import PolyadicError
 
 Variable = Literal["subject", "predicate", "object"]
 VARIABLES: tuple[Variable, ...] = ("subject", "predicate", "object")

@@ -1,24 +1,17 @@
-"""The values that flow between the rooms: names, results, the contract of a prior, and the one error.
-
-Imports torch and nothing of this package, so every other module may import it.
-"""
+"""The tensors that flow between the rooms: ranked relations, and the contract of a prior."""
 
 from __future__ import annotations
 
-import json
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
-from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeVar, overload, runtime_checkable
+from typing import Any, NamedTuple, Protocol, SupportsIndex, overload, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-
-class PolyadicError(ValueError):
-    """Input that cannot be used: the message says what was expected, what came, and the cure."""
+from polyadic.vocabulary import PolyadicError, Vocabulary
 
 
 def require_tensor(value: object, what: str) -> Tensor:
@@ -26,94 +19,6 @@ def require_tensor(value: object, what: str) -> Tensor:
     if not isinstance(value, Tensor):
         raise PolyadicError(f"{what} must be a torch tensor, got {type(value).__name__}; convert with torch.as_tensor")
     return value
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """The class names behind the indices: subjects and objects share one list, as in the paper.
-
-    >>> names = Vocabulary(objects=("person", "horse"), predicates=("ride",))
-    >>> names.sizes, names.decode((0, 0, 1))
-    ((2, 1, 2), ('person', 'ride', 'horse'))
-    """
-
-    objects: Sequence[str]
-    predicates: Sequence[str]
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            given = getattr(self, field.name)
-            names = () if isinstance(given, str) else tuple(given)
-            object.__setattr__(self, field.name, names)
-            if not names or not all(isinstance(name, str) and name for name in names):
-                raise PolyadicError(f"Vocabulary: {field.name} must be a list of non-empty names, got {given!r:.60}")
-            if len(set(names)) < len(names):
-                twice = next(name for i, name in enumerate(names) if name in names[:i])
-                raise PolyadicError(f"Vocabulary: {field.name} has {twice!r} twice; each name needs one index")
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """(S, P, O)."""
-        return len(self.objects), len(self.predicates), len(self.objects)
-
-    def encode(self, triplet: Sequence[str]) -> tuple[int, int, int]:
-        """Indices of (subject, predicate, object) names."""
-        subject, predicate, object = _three(triplet)
-        return (
-            _index(self.objects, subject, "object"),
-            _index(self.predicates, predicate, "predicate"),
-            _index(self.objects, object, "object"),
-        )
-
-    def decode(self, triplet: Sequence[int]) -> tuple[str, str, str]:
-        """Names of (subject, predicate, object) indices."""
-        subject, predicate, object = _three(triplet)
-        if not (min(triplet) >= 0 and max(subject, object) < len(self.objects) and predicate < len(self.predicates)):
-            raise PolyadicError(f"Vocabulary: triplet {tuple(triplet)} is outside the sizes {self.sizes}")
-        return self.objects[subject], self.predicates[predicate], self.objects[object]
-
-    def to_json(self) -> str:
-        return json.dumps({"objects": self.objects, "predicates": self.predicates})
-
-    @classmethod
-    def from_json(cls, text: str) -> Vocabulary:
-        try:
-            names = json.loads(text)
-            return cls(objects=tuple(names["objects"]), predicates=tuple(names["predicates"]))
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise PolyadicError(
-                f'Vocabulary: expected JSON {{"objects": [...], "predicates": [...]}}, got {text[:60]!r} ({error!r})'
-            ) from error
-
-    def difference(self, other: Vocabulary) -> str | None:
-        """The first place where two vocabularies disagree, in words; None when they are equal."""
-        for kind, mine, theirs in (
-            ("object", self.objects, other.objects),
-            ("predicate", self.predicates, other.predicates),
-        ):
-            if len(mine) != len(theirs):
-                return f"{len(mine)} {kind}s against {len(theirs)}"
-            for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-                if a != b:
-                    return f"{kind} {i} is {a!r} against {b!r}"
-        return None
-
-
-T = TypeVar("T")
-
-
-def _three(triplet: Sequence[T]) -> tuple[T, T, T]:
-    if len(triplet) != 3:
-        raise PolyadicError(f"Vocabulary: expected (subject, predicate, object), got {triplet!r:.60}")
-    return triplet[0], triplet[1], triplet[2]
-
-
-def _index(names: Sequence[str], name: str, kind: str) -> int:
-    if name in names:
-        return names.index(name)
-    near = get_close_matches(str(name), names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise PolyadicError(f"Vocabulary: no {kind} is called {name!r}{hint}")
 
 
 @runtime_checkable

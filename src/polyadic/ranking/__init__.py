@@ -6,8 +6,8 @@ Paper: Modeling missing annotations.
 
 The factors are non-negative, so the peaks of one factor bound what the others can reach, and nearly all pairs,
 subjects and (subject, predicate) cells are never looked at; ψ_u is sparse + constant, so seen triplets and the rest
-are bounded apart. `polyadic.kernels` searches on the CPU, `tensors` on a GPU and wherever float64 would underflow;
-both give the list that sorting the dense tensor would.
+are bounded apart. `polyadic.kernels.ranking` searches on the CPU, `tensors` on a GPU and wherever float64 would
+underflow; both give the list that sorting the dense tensor would.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from polyadic.cp import CPTensor
 from polyadic.ranking import tensors
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
 from polyadic.ranking.problem import SAFE, Problem, Terms, Weights, Workspace, weights_of
-from polyadic.structures import PolyadicError, Relations, SparsePrior, Vocabulary, require_tensor
+from polyadic.structures import Relations, SparsePrior, require_tensor
+from polyadic.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
-    from polyadic.kernels import Seen
+    from polyadic.kernels.ranking import Seen
 
 __all__ = ["Dedup", "rank_relations"]
 
@@ -288,7 +289,7 @@ _SEEN: WeakKeyDictionary[SparsePrior, dict[bool, Seen]] = WeakKeyDictionary()
 def _compiled(
     terms: Terms, prior: SparsePrior | None, weights: Weights, k: int, top: int, falling: bool
 ) -> tuple[Tensor, Tensor]:
-    from polyadic import kernels
+    from polyadic.kernels import ranking as kernels
 
     a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
     keys, weight = terms.keys.numpy(), terms.seen.numpy()

@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from polyadic.boxes import box_iou
-from polyadic.structures import PolyadicError, require_tensor
+from polyadic.structures import require_tensor
+from polyadic.vocabulary import PolyadicError
 
 Search = Callable[[int, int], tuple[Tensor, Tensor]]  # (k, top) -> log-scores and flat indices, best first
 

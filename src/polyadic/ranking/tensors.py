@@ -3,8 +3,8 @@
 Rows (pair, subject) are visited by falling bound in growing blocks; each block's surviving cells (subject,
 predicate), then their surviving entries, are merged into the answer, which raises the bar for the next block. In
 linear terms the order of operations is that of the compiled kernel, so are the values, and bounds need no slack
-(see `polyadic.kernels`). In logs, exp and log are not monotone in the last bit, so bounds get a little slack; that
-costs visits, never entries.
+(see `polyadic.kernels.ranking`). In logs, exp and log are not monotone in the last bit, so bounds get a little slack;
+that costs visits, never entries.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "polyadic"
 # A room is a module or a folder. It may import rooms of the layers before its own; rooms of one layer do not import
 # each other.
 LAYERS = [
-    {"structures", "kernels"},
+    {"vocabulary", "kernels"},
+    {"structures", "scenes"},
     {"boxes", "cp", "config"},
     {
         "prior",
@@ -25,10 +26,12 @@ LAYERS = [
         "detector",
         "sampling",
         "evaluation",
+        "predictions",
+        "counting",
         "datasets",
         "draw",
     },
-    {"model"},
+    {"model", "comparison"},
     {"training"},
     {"report"},
     {"cli"},

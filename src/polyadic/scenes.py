@@ -1,0 +1,280 @@
+"""What lies on disk, as values: annotated scenes, a dataset of them, detections and predictions of one image.
+
+Plain NumPy, so that data and evaluation work without loading torch. Boxes are float64 xyxy pixels of the frame in which
+they were annotated; a picture may be stored smaller or larger than that frame.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from polyadic.vocabulary import PolyadicError, Vocabulary
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class PolyadicWarning(UserWarning):
+    """Data that is used as it is, but looks wrong."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """One annotated image. `relations` are (subject box, predicate, object box): the boxes by index."""
+
+    name: str  # the image's key in its dataset
+    image: Path  # where the picture is, or would be
+    size: tuple[float, float] | None  # (width, height) of the annotated frame; None when nobody says
+    boxes: Float[np.ndarray, "N 4"]
+    labels: Int[np.ndarray, " N"]
+    relations: Int[np.ndarray, "M 3"]
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what the file says beyond this, in JSON values
+
+    def __post_init__(self) -> None:
+        where = f"Scene {self.name}"
+        _freeze(self, where, boxes=(np.float64, 4), labels=(np.int64, 0), relations=(np.int64, 3))
+        if len(self.labels) != len(self.boxes):
+            raise PolyadicError(f"{where}: {len(self.boxes)} boxes need as many labels, got {len(self.labels)}")
+        _check_indices(self.relations[:, ::2], len(self.boxes), f"{where}: relations point to box")
+        if self.size is not None and not (self.size[0] > 0 and self.size[1] > 0):
+            raise PolyadicError(f"{where}: the frame must have a width and a height, got {self.size}")
+
+    @property
+    def triplets(self) -> Int[np.ndarray, "M 3"]:
+        """Classes (subject, predicate, object) of each relation."""
+        subject, predicate, object = self.relations.T
+        return np.stack([self.labels[subject], predicate, self.labels[object]], axis=1)
+
+    def boxes_in(self, width: float, height: float) -> Float[np.ndarray, "N 4"]:
+        """The boxes in a picture of another size than the annotated frame."""
+        return scale_boxes(self.boxes, self.frame, (width, height))
+
+    @property
+    def frame(self) -> tuple[float, float]:
+        """`size`, where it must be known."""
+        if self.size is None:
+            raise PolyadicError(
+                f"Scene {self.name}: the size of the annotated frame is unknown and {self.image} is absent"
+            )
+        return self.size
+
+    def open(self) -> Image:
+        """The picture in RGB, whatever its format and its name say; of an animation the first frame."""
+        return open_image(self.image)
+
+    def __eq__(self, other: object) -> bool:
+        return _equal(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong in a dataset: which file, which record, which field. Errors stop loading; warnings don't."""
+
+    kind: str  # a few words, the same for all problems of the kind
+    file: str
+    record: str
+    field: str
+    message: str
+    severity: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (self.file, self.record, self.field))) + f": {self.message}"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset(Sequence[Scene]):
+    """The scenes of one split, with the names of their classes."""
+
+    name: str
+    split: str
+    vocabulary: Vocabulary
+    scenes: tuple[Scene, ...]
+    root: Path
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = Counter(scene.name for scene in self.scenes)
+        twice = next((name for name, n in names.items() if n > 1), None)
+        if twice is not None:
+            raise PolyadicError(f"{self.name} {self.split}: image {twice!r} occurs twice; each needs one record")
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def __getitem__(self, index: Any) -> Any:
+        """One scene by number, or several by slice."""
+        return self.scenes[index]
+
+    def __iter__(self) -> Iterator[Scene]:
+        return iter(self.scenes)
+
+    def __repr__(self) -> str:
+        relations = sum(len(scene.relations) for scene in self.scenes)
+        return f"Dataset({self.name} {self.split}: {len(self):,} scenes, {relations:,} relations)"
+
+    def keep(self, wanted: Callable[[Scene], bool], split: str | None = None) -> Dataset:
+        """The scenes for which `wanted` is true."""
+        return replace(self, scenes=tuple(filter(wanted, self.scenes)), split=split or self.split)
+
+    def triplets(self) -> Int[np.ndarray, "M 3"]:
+        """Classes of all relations, one row each, repeats included: what `TripletPrior` and zero-shot count."""
+        return np.concatenate([np.zeros((0, 3), np.int64), *(scene.triplets for scene in self.scenes)])
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """A detector's boxes of one image."""
+
+    image: str
+    boxes: Float[np.ndarray, "N 4"]
+    labels: Int[np.ndarray, " N"]
+    scores: Float[np.ndarray, " N"]  # P(label | box), in [0, 1]
+    size: tuple[float, float] | None = None  # the frame of the boxes; None: the annotated one
+
+    def __post_init__(self) -> None:
+        where = f"Detections of {self.image}"
+        _freeze(self, where, boxes=(np.float64, 4), labels=(np.int64, 0), scores=(np.float64, 0))
+        _check_lengths(where, boxes=self.boxes, labels=self.labels, scores=self.scores)
+        _check_boxes(self.boxes, where)
+        wrong = ~((self.scores >= 0) & (self.scores <= 1))
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise PolyadicError(f"{where}: score {at} must lie in [0, 1], got {self.scores[at]}")
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def __eq__(self, other: object) -> bool:
+        return _equal(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Scored triplets of one image, in any order; `pairs` are (subject box, object box), indices into `boxes`.
+
+    `labels` and `confidences` of the boxes are the detector's, where it has told them.
+    """
+
+    image: str
+    boxes: Float[np.ndarray, "N 4"]
+    pairs: Int[np.ndarray, "M 2"]
+    triplets: Int[np.ndarray, "M 3"]
+    scores: Float[np.ndarray, " M"]
+    labels: Int[np.ndarray, " N"] | None = None
+    confidences: Float[np.ndarray, " N"] | None = None
+    size: tuple[float, float] | None = None  # the frame of the boxes; None: the annotated one
+
+    def __post_init__(self) -> None:
+        where = f"Predictions of {self.image}"
+        _freeze(self, where, boxes=(np.float64, 4), pairs=(np.int64, 2), triplets=(np.int64, 3), scores=(np.float64, 0))
+        _check_lengths(where, pairs=self.pairs, triplets=self.triplets, scores=self.scores)
+        if not np.isfinite(self.scores).all():
+            at = int((~np.isfinite(self.scores)).argmax())
+            raise PolyadicError(f"{where}: score {at} must be a finite number, got {self.scores[at]}")
+        _check_indices(self.pairs, len(self.boxes), f"{where}: pairs point to box")
+        _check_boxes(self.boxes, where)
+        if (self.labels is None) != (self.confidences is None):
+            raise PolyadicError(f"{where}: labels and confidences of the boxes come together or not at all")
+        if self.labels is not None:
+            _freeze(self, where, labels=(np.int64, 0), confidences=(np.float64, 0))
+            Detections(self.image, self.boxes, self.labels, np.asarray(self.confidences))  # checks them
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def detections(self) -> Detections | None:
+        """The boxes with the detector's labels and confidences, if known."""
+        if self.labels is None or self.confidences is None:
+            return None
+        return Detections(self.image, self.boxes, self.labels, self.confidences, self.size)
+
+    def in_frame(self, size: tuple[float, float] | None) -> Predictions:
+        """With boxes in the annotated frame."""
+        if self.size is None or size is None or tuple(self.size) == tuple(size):
+            return self
+        return replace(self, boxes=scale_boxes(self.boxes, self.size, size), size=size)
+
+    def __eq__(self, other: object) -> bool:
+        return _equal(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def scale_boxes(
+    boxes: Float[np.ndarray, "N 4"], old: tuple[float, float], new: tuple[float, float]
+) -> Float[np.ndarray, "N 4"]:
+    """From a frame of size `old` to one of size `new`."""
+    factors: np.ndarray = np.asarray([*new, *new]) / np.asarray([*old, *old])
+    scaled: np.ndarray = boxes * factors
+    return scaled
+
+
+def open_image(path: Path) -> Image:
+    """The picture in RGB, by content and not by name."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except FileNotFoundError as error:
+        raise PolyadicError(f"no image {path}") from error
+    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise PolyadicError(f"{path} is not a picture that can be read ({error})") from error
+
+
+def _freeze(value: object, where: str, **columns: tuple[type, int]) -> None:
+    """Set fields to arrays of their dtype and width (0 for a vector); an empty list has every width."""
+    for name, (dtype, width) in columns.items():
+        given = getattr(value, name)
+        array = np.asarray(given)
+        if array.size == 0:
+            array = np.zeros((0, width) if width else 0, dtype)
+        if array.dtype.kind not in ("iu" if dtype is np.int64 else "iuf") or array.ndim != (2 if width else 1):
+            shape = f"[n, {width}]" if width else "[n]"
+            raise PolyadicError(f"{where}: {name} must be numbers {shape}, got {array.dtype} {list(array.shape)}")
+        if width and array.shape[1] != width:
+            raise PolyadicError(f"{where}: {name} must be [n, {width}], got {list(array.shape)}")
+        object.__setattr__(value, name, np.ascontiguousarray(array, dtype))
+
+
+def _check_lengths(where: str, **columns: np.ndarray) -> None:
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise PolyadicError(f"{where}: {', '.join(lengths)} need one length, got {list(lengths.values())}")
+
+
+def _check_indices(indices: np.ndarray, n: int, what: str) -> None:
+    wrong = (indices < 0) | (indices >= n)
+    if wrong.any():
+        raise PolyadicError(f"{what} {indices[wrong][0]}, but there are {n} boxes (counted from 0)")
+
+
+def _check_boxes(boxes: Float[np.ndarray, "N 4"], where: str) -> None:
+    wrong = ~(np.isfinite(boxes).all(1) & (boxes[:, 2:] >= boxes[:, :2]).all(1))
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise PolyadicError(
+            f"{where}: box {at} must be finite [x1, y1, x2, y2] with x1 <= x2, y1 <= y2, got {boxes[at].tolist()}"
+        )
+
+
+def _equal(a: object, b: object) -> bool:
+    if type(a) is not type(b):
+        return False
+    for each in fields(a):  # type: ignore[arg-type]
+        x, y = getattr(a, each.name), getattr(b, each.name)
+        if not (np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y):
+            return False
+    return True

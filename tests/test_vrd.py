@@ -1,0 +1,235 @@
+"""VRD: its reader on files that the test writes, and the published statistics on the real ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from shared_data import real_vrd
+from vrd_files import RIDER, TRAIN, relation, write_vrd
+
+from polyadic import PolyadicError
+from polyadic.datasets import SPLITS, load_dataset
+from polyadic.datasets.stats import statistics, zero_shot
+from polyadic.scenes import PolyadicWarning
+
+
+def test_boxes_classes_and_relations_are_those_of_the_file(tmp_path: Path) -> None:
+    scene = load_dataset("vrd", write_vrd(tmp_path), "train")[0]
+    assert (scene.name, scene.size) == ("a.jpg", (100.0, 100.0))
+    assert scene.boxes.tolist() == [[20, 10, 50, 60], [5, 40, 80, 90], [25, 8, 40, 15]]  # xyxy from [y, y, x, x]
+    assert scene.labels.tolist() == [0, 1, 2]
+    assert scene.relations.tolist() == [[0, 0, 1], [0, 1, 2], [0, 1, 1]]
+    assert scene.triplets.tolist() == [[0, 0, 1], [0, 1, 2], [0, 1, 1]]
+
+
+def test_scenes_without_relations_self_pairs_repeats_and_boxes_of_two_classes_are_kept(tmp_path: Path) -> None:
+    both = (1, RIDER[1])  # the rider's box, called a horse
+    root = write_vrd(tmp_path, test={"x.jpg": [relation(RIDER, 1, both), relation(RIDER, 1, RIDER)]})
+    train, test = load_dataset("vrd", root, "train"), load_dataset("vrd", root, "test")
+    assert [len(scene.relations) for scene in train] == [3, 2, 0]
+    assert train[1].relations.tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert test[0].labels.tolist() == [0, 1]
+    assert test[0].boxes[0].tolist() == test[0].boxes[1].tolist()
+    assert test[0].relations.tolist() == [[0, 1, 1], [0, 1, 0]]
+
+
+def test_boxes_follow_a_picture_of_another_size(tmp_path: Path) -> None:
+    scene = load_dataset("vrd", write_vrd(tmp_path), "train")[0]
+    picture = scene.open()
+    assert picture.size == (50, 50)
+    assert scene.boxes_in(*picture.size)[0].tolist() == [10, 5, 25, 30]
+
+
+def test_without_metadata_the_frame_is_the_picture_s_size_or_unknown(tmp_path: Path) -> None:
+    root = write_vrd(
+        tmp_path / "a", sizes=False, train={"t.jpg": [relation((0, [1, 9, 1, 9]), 1, (2, [2, 30, 2, 40]))]}
+    )
+    assert load_dataset("vrd", root, "train")[0].size == (50.0, 50.0)
+    bare = load_dataset("vrd", write_vrd(tmp_path / "b", sizes=False, pictures=False), "train")[0]
+    assert bare.size is None
+    with pytest.raises(PolyadicError, match=r"a\.jpg: the size of the annotated frame is unknown"):
+        bare.boxes_in(10, 10)
+
+
+@pytest.mark.parametrize("stored", ["a.gif", "a.jpg", "a.png"])
+def test_a_gif_or_png_that_the_annotations_call_jpg_opens(tmp_path: Path, stored: str) -> None:
+    root = write_vrd(tmp_path)
+    folder = root / "sg_dataset" / "sg_train_images"
+    (folder / "a.jpg").unlink()
+    frames = [Image.new("P", (40, 20), colour) for colour in (3, 7)]
+    frames[0].save(
+        folder / stored, format="PNG" if stored == "a.png" else "GIF", **({"append_images": frames[1:]} if 0 else {})
+    )
+    picture = load_dataset("vrd", root, "train")[0].open()
+    assert (picture.mode, picture.size) == ("RGB", (40, 20))
+
+
+def test_validation_and_fit_part_the_training_split_the_same_way_every_time(tmp_path: Path) -> None:
+    many = {f"{i}.jpg": TRAIN["a.jpg"] for i in range(40)}
+    root = write_vrd(tmp_path / "a", train=many, pictures=False)
+    parts = {split: [scene.name for scene in load_dataset("vrd", root, split)] for split in SPLITS}
+    assert len(parts["validation"]) == 4
+    assert sorted(parts["fit"] + parts["validation"]) == sorted(parts["train"])
+    assert not set(parts["validation"]) & set(parts["test"])
+    turned = write_vrd(tmp_path / "b", train=dict(reversed(many.items())), pictures=False)
+    assert {scene.name for scene in load_dataset("vrd", turned, "validation")} == set(parts["validation"])
+
+
+def test_going_on_without_missing_pictures_takes_an_explicit_word(tmp_path: Path) -> None:
+    root = write_vrd(tmp_path)
+    (root / "sg_dataset" / "sg_train_images" / "b.jpg").unlink()
+    assert len(load_dataset("vrd", root, "train")) == 3
+    assert [scene.name for scene in load_dataset("vrd", root, "train", images="present")] == ["a.jpg", "empty.jpg"]
+    with pytest.raises(PolyadicError, match=r'1 of 3 pictures are missing \(b\.jpg\).*images="present"'):
+        load_dataset("vrd", root, "train", images="required")
+
+
+def break_file(name: str, text: str) -> Callable[[Path], object]:
+    return lambda root: (root / name).write_text(text)
+
+
+def break_relation(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    def apply(root: Path) -> None:
+        annotations = json.loads((root / "annotations_train.json").read_text())
+        change(annotations["b.jpg"][1])
+        (root / "annotations_train.json").write_text(json.dumps(annotations))
+
+    return apply
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut": (break_file("annotations_train.json", '{"a.jpg": [{"pred'), r"annotations_train\.json is not complete JSON"),
+    "foreign": (break_file("annotations_train.json", "\x89HDF\r\n"), r"annotations_train\.json is not complete JSON"),
+    "list": (
+        break_file("annotations_train.json", "[]"),
+        r"annotations_train\.json: expected {image name: \[relations\]}",
+    ),
+    "twice": (
+        break_file("annotations_train.json", '{"a.jpg": [], "a.jpg": []}'),
+        r"annotations_train\.json: 'a\.jpg' occurs twice",
+    ),
+    "names": (break_file("objects.json", '{"person": 0}'), r"objects\.json: expected a list of class names"),
+    "missing": (
+        lambda root: (root / "predicates.json").unlink(),
+        r"no .*predicates\.json\. Get it with: polyadic data fetch vrd",
+    ),
+    "size": (
+        break_file("train_image_metadata.json", '{"a.jpg": {"width": 3}}'),
+        r"metadata\.json, a\.jpg, width, height: got",
+    ),
+    "key": (
+        break_relation(lambda r: r.pop("predicate")),
+        r"train\.json, b\.jpg, relation 1, predicate: .*got \"no 'predicate'\"",
+    ),
+    "role": (
+        break_relation(lambda r: r.pop("subject")),
+        r"train\.json, b\.jpg, relation 1, subject: expected {category, bbox",
+    ),
+    "category": (
+        break_relation(lambda r: r["object"].pop("category")),
+        r"b\.jpg, relation 1, object: expected {category, bbox",
+    ),
+    "class": (
+        break_relation(lambda r: r["object"].update(category=3)),
+        r"relation 1, object\.category: expected a class from 0 to 2, got 3",
+    ),
+    "text": (
+        break_relation(lambda r: r.update(predicate="ride")),
+        r"relation 1, predicate: expected a class from 0 to 1, got 'ride'",
+    ),
+    "inside out": (
+        break_relation(lambda r: r["subject"].update(bbox=[60, 10, 20, 50])),
+        r"subject\.bbox: x1 <= x2 and y1 <= y2 must hold",
+    ),
+    "three": (
+        break_relation(lambda r: r["subject"].update(bbox=[1, 2, 3])),
+        r"relation 1, subject: expected {category, bbox",
+    ),
+    "nan": (
+        break_relation(lambda r: r["subject"].update(bbox=[1, 2, 3, float("nan")])),
+        r"a box is four finite numbers",
+    ),
+    "words": (break_relation(lambda r: r["subject"].update(bbox="abcd")), r"a box is four finite numbers"),
+    "number": (
+        break_file("annotations_train.json", '{"a.jpg": 5}'),
+        r"train\.json, a\.jpg: expected a list of relations, got 5",
+    ),
+    "not a relation": (
+        break_file("annotations_train.json", '{"a.jpg": [7]}'),
+        r"a\.jpg, relation 0, subject: expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BAD))
+def test_bad_files_are_refused_in_one_line_that_names_the_record(tmp_path: Path, case: str) -> None:
+    spoil, message = BAD[case]
+    root = write_vrd(tmp_path)
+    spoil(root)
+    with pytest.raises(PolyadicError, match=message) as error:
+        load_dataset("vrd", root, "train")
+    assert "\n" not in str(error.value)
+
+
+def test_a_box_outside_the_frame_is_kept_exactly_and_told(tmp_path: Path) -> None:
+    root = write_vrd(tmp_path, test={"x.jpg": [relation(RIDER, 0, (1, [40, 190, 5, 80]))]})
+    with pytest.warns(
+        PolyadicWarning, match=r"annotations_test\.json, x\.jpg, relation 0, object\.bbox: .*leaves the frame"
+    ):
+        scene = load_dataset("vrd", root, "test")[0]
+    assert scene.boxes[1].tolist() == [5, 40, 80, 190]
+
+
+def test_unknown_datasets_splits_and_roots_are_refused(tmp_path: Path) -> None:
+    root = write_vrd(tmp_path)
+    for arguments, message in (
+        (("vrt", root, "train"), "no dataset is called 'vrt'; known: vrd, vg150, vg200, coco"),
+        (("vrd", root, "val"), "no split is called 'val'; known: train, fit, validation, test"),
+        (("vrd", root / "no", "train"), "Give the folder that holds the dataset as root"),
+    ):
+        with pytest.raises(PolyadicError, match=message):
+            load_dataset(*arguments)
+
+
+@pytest.fixture(scope="module")
+def real() -> dict[str, Any]:
+    return {split: real_vrd(split) for split in SPLITS}
+
+
+def test_the_published_statistics_of_vrd(real: dict[str, Any]) -> None:
+    train, test = statistics(real["train"]), statistics(real["test"])
+    assert (train["images"], test["images"]) == (4000, 1000)
+    assert (train["relations"], test["relations"]) == (30355, 7638)
+    assert (train["images without relations"], test["images without relations"]) == (220, 45)
+    assert train["distinct triplets"] == 6672
+    assert test["relations of a box with itself"] == 34
+    assert test["relations repeated exactly"] == 160
+    assert train["pairs with several predicates, share"] == pytest.approx(0.09, abs=0.002)
+    assert zero_shot(real["train"], real["test"])["zero-shot truths"] == 1169
+
+
+def test_the_validation_split_of_vrd_never_moves(real: dict[str, Any]) -> None:
+    names = [scene.name for scene in real["validation"]]
+    assert (len(names), len(real["fit"])) == (400, 3600)
+    assert not set(names) & {scene.name for scene in real["test"]}
+    assert hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16] == "6b2d8da192fc211a"
+
+
+def test_every_real_test_picture_opens_and_the_gif_is_among_them(real: dict[str, Any]) -> None:
+    scene = next(scene for scene in real["test"] if scene.name == "4392556686_44d71ff5a0_o.jpg")
+    assert scene.image.name == "4392556686_44d71ff5a0_o.gif"
+    assert scene.open().mode == "RGB"
+    assert scene.size is not None
+    assert all(scene.image.exists() for scene in real["test"])
+
+
+def test_the_real_boxes_lie_in_their_frames_but_for_one_image(real: dict[str, Any]) -> None:
+    outside = [s.name for s in real["train"] if len(s.boxes) and (s.boxes[:, 2:] > np.array(s.frame) + 1).any()]
+    assert outside == ["9210906893_4102aa74c8_b.jpg"]

@@ -1,0 +1,123 @@
+"""Small VG150 and VG200 files of the published layout: dtypes, shapes, inclusive ranges, -1 for none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+OBJECTS = {"wheel": 3, "car": 1, "man": 2}  # numbers need not follow the file's order
+PREDICATES = {"on": 2, "has": 1, "near": 4, "of": 3}
+CORRUPTED = (1592, 1722, 4616, 4617)
+
+# image 10: three boxes, three relations, two of them the same; 11: boxes only; 12: nothing; 13 and 14: test
+SIZES = {10: (800, 600), 11: (300, 512), 12: (640, 640), 13: (2048, 1024), 14: (500, 400)}
+SPLIT = [0, 0, 0, 2, 2]
+FIELDS: dict[str, np.ndarray] = {
+    "split": np.asarray(SPLIT, np.int32),
+    "img_to_first_box": np.asarray([0, 3, -1, 5, 7], np.int32),
+    "img_to_last_box": np.asarray([2, 4, -1, 6, 8], np.int32),
+    "img_to_first_rel": np.asarray([0, -1, -1, 3, -1], np.int32),
+    "img_to_last_rel": np.asarray([2, -1, -1, 4, -1], np.int32),
+    "labels": np.asarray([[1], [2], [3], [2], [2], [1], [3], [1], [2]], np.int64),
+    "boxes_1024": np.asarray(
+        [
+            [100, 200, 50, 60],
+            [300, 300, 101, 33],
+            [512, 384, 1024, 768],
+            [10, 10, 20, 20],
+            [30, 30, 20, 20],
+            [500, 250, 40, 40],
+            [600, 300, 41, 43],
+            [50, 50, 10, 10],
+            [60, 60, 11, 10],
+        ],
+        np.int32,
+    ),
+    "boxes_512": np.arange(36, dtype=np.int32).reshape(9, 4),
+    "relationships": np.asarray([[0, 1], [1, 2], [0, 1], [6, 5], [6, 5]], np.int32),
+    "predicates": np.asarray([[2], [4], [2], [1], [1]], np.int64),
+    "active_object_mask": np.asarray([[True], [False], [True]] * 3),
+}
+
+
+def image_data(corrupted: bool = True) -> list[Any]:
+    """The records, with the four corrupted ones among them, as the published file has them."""
+    records = [{"image_id": id, "width": w, "height": h, "coco_id": None, "url": "u"} for id, (w, h) in SIZES.items()]
+    if corrupted:
+        for place, id in zip((1, 2, 4, 8), CORRUPTED, strict=True):
+            records.insert(place, {"image_id": id, "width": 5, "height": 6, "coco_id": 7, "url": "broken"})
+    return records
+
+
+def write_vg150(root: Path, records: Any = None, dicts: Any = None, **fields: np.ndarray | None) -> Path:
+    """The three files; a field of None is left out."""
+    root.mkdir(parents=True, exist_ok=True)
+    with h5py.File(root / "VG-SGG.h5", "w") as file:
+        for name, values in {**FIELDS, **fields}.items():
+            if values is not None:
+                file[name] = values
+    counts = {"object_count": dict.fromkeys(OBJECTS, 7), "predicate_count": dict.fromkeys(PREDICATES, 8)}
+    dicts = dicts or {"label_to_idx": OBJECTS, "predicate_to_idx": PREDICATES, **counts}
+    (root / "VG-SGG-dicts.json").write_text(json.dumps(dicts))
+    (root / "image_data.json").write_text(json.dumps(image_data() if records is None else records))
+    return root
+
+
+# image 7 of train: the man's box occurs twice with his class and once as a car
+VG200 = {
+    "train": {
+        "7": (
+            [[1, 2, 30, 40], [1, 2, 30, 40], [5, 6, 7, 8]],
+            [[5, 6, 7, 8], [1, 2, 30, 40], [1, 2, 30, 40]],
+            [[2, 3, 1], [2, 0, 1], [1, 0, 2]],
+        ),
+        "123": ([[0, 0, 9, 9]], [[0, 0, 9, 9]], [[3, 1, 3]]),
+    },
+    "test": {"20": ([[3, 3, 4, 5]], [[0, 0, 1, 1]], [[1, 2, 2]])},
+}
+CLASSES = ("__background__", "car", "man", "wheel")
+VERBS = ("has", "near", "of", "on")
+
+
+def write_vg200(
+    root: Path,
+    gt: Mapping[str, Any] = VG200,
+    idx2name: bool = True,
+    classes: tuple[str, ...] = CLASSES,
+    verbs: tuple[str, ...] = VERBS,
+) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    with h5py.File(root / "vg1_2_meta.h5", "w") as file:
+        for kind, names in (("cls", classes), ("pre", verbs)):
+            for number, name in enumerate(names):
+                file[f"meta/{kind}/name2idx/{name}"] = number
+                if idx2name:
+                    file[f"meta/{kind}/idx2name/{number}"] = name if kind == "cls" else np.bytes_(name)
+        for id in ("7", "20", "123", "999"):  # 999 has no relations
+            file[f"meta/imid2path/{id}"] = f"VG_100K/{id}.jpg"
+        for split, images in gt.items():
+            file.create_group(f"gt/{split}")
+            for id, tables in images.items():
+                for name, table, width in zip(("sub_boxes", "obj_boxes", "rlp_labels"), tables, (4, 4, 3), strict=True):
+                    if table is not None:
+                        dtype = np.int16 if name == "rlp_labels" else np.int32
+                        file[f"gt/{split}/{id}/{name}"] = np.asarray(table, dtype).reshape(-1, width)
+    return root
+
+
+def h5_values(path: Path) -> dict[str, tuple[str, Any]]:
+    """Every dataset of a file: dtype and values."""
+    found = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = (str(item.dtype), np.asarray(item[()]).tolist())
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    return found

@@ -1,0 +1,162 @@
+"""Predictions beside baseline and ceiling: a recall says little without what counts alone reach on the same boxes.
+
+One pass: each image goes to the evaluator, its boxes to the count table and to the ceilings, and is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from polyadic.counting import CountTable
+from polyadic.evaluation import Ceiling, Evaluator, Protocol, Recall, paired
+from polyadic.scenes import Dataset, Detections, Predictions, Scene, scale_boxes
+
+PREDICTIONS, COUNT_TABLE = "predictions", "count table"
+KEPT, RELABELLED = "ceiling, labels kept", "ceiling, relabelled"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows (what, recall) of predictions and count table, the ceilings by protocol, and what could not be said."""
+
+    dataset: str
+    split: str
+    rows: tuple[tuple[str, Recall], ...]
+    ceilings: tuple[tuple[str, Protocol, float], ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        where = {"dataset": self.dataset, "split": self.split}
+        return {
+            **where,
+            "recalls": [{"what": what, **where, **row.to_json()} for what, row in self.rows],
+            "ceilings": [
+                {"what": what, **where, "protocol": protocol.label, "recall": None if np.isnan(value) else value}
+                for what, protocol, value in self.ceilings
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def compare(
+    data: Dataset,
+    predictions: Iterable[Predictions],
+    protocols: Sequence[Protocol],
+    train: Dataset | None = None,
+    detections: Mapping[str, Detections] | None = None,
+    bootstrap: int = 0,
+) -> Comparison:
+    """Score predictions, the count table of `train` on the same boxes, and the ceilings of these boxes.
+
+    The boxes are `detections`, else those in the predictions; classification tasks have the true ones. Without `train`
+    there is no count table.
+    """
+    seen = None if train is None else train.triplets()
+    n = len(data.vocabulary.predicates)
+    main = Evaluator(protocols, n, seen, bootstrap)
+    others = [
+        _Beside(protocols, task, data, train, seen, bootstrap) for task in dict.fromkeys(p.task for p in protocols)
+    ]
+    for scene, each in paired(data, predictions):
+        main.update(scene, each)
+        given = _boxes(scene, each, detections)
+        for other in others:
+            other.update(scene, given)
+    rows = [(PREDICTIONS, row) for row in main.result()]
+    notes: list[str] = []
+    ceilings = []
+    for other in others:
+        rows += [(COUNT_TABLE, row) for row in other.recalls()]
+        ceilings += other.ceilings()
+        notes += other.notes()
+    order = {protocol: number for number, protocol in enumerate(protocols)}
+    rows.sort(key=lambda row: order[row[1].protocol])
+    return Comparison(data.name, data.split, tuple(rows), tuple(ceilings), tuple(dict.fromkeys(notes)))
+
+
+def _boxes(scene: Scene, predictions: Predictions | None, detections: Mapping[str, Detections] | None) -> _Boxes | None:
+    """The boxes that a model could use on this image, in the annotated frame."""
+    if detections is not None:
+        found: Detections | Predictions | None = detections.get(scene.name)
+    else:
+        found = predictions
+    if found is None:
+        return None
+    boxes = found.boxes
+    if found.size is not None and scene.size is not None:
+        boxes = scale_boxes(boxes, found.size, scene.size)
+    scores = found.scores if isinstance(found, Detections) else found.confidences
+    return _Boxes(boxes, found.labels, scores)
+
+
+@dataclass(frozen=True)
+class _Boxes:
+    boxes: np.ndarray
+    labels: np.ndarray | None
+    scores: np.ndarray | None
+
+
+class _Beside:
+    """Count table and ceilings of one task."""
+
+    def __init__(
+        self,
+        protocols: Sequence[Protocol],
+        task: str,
+        data: Dataset,
+        train: Dataset | None,
+        seen: Int[np.ndarray, "M 3"] | None,
+        bootstrap: int,
+    ) -> None:
+        mine = [protocol for protocol in protocols if protocol.task == task]
+        self.task = task
+        self.table = None if train is None else CountTable.fit(train, data.vocabulary)
+        ks = [protocol.k for protocol in mine]
+        self.k = None if None in ks else max(k for k in ks if k)
+        self.evaluator = Evaluator(mine, len(data.vocabulary.predicates), seen, bootstrap)
+        kinds = {"phrase-classification": (RELABELLED,), "predicate-classification": (KEPT,)}.get(
+            task, (KEPT, RELABELLED)
+        )
+        without_k = {protocol.label: protocol for protocol in (replace(each, k=None) for each in mine)}
+        self.tops = [(what, Ceiling(each, what == RELABELLED, seen)) for each in without_k.values() for what in kinds]
+        self.unlabelled = False
+        self.without_scores = False
+
+    def update(self, scene: Scene, given: _Boxes | None) -> None:
+        if self.task.endswith("classification"):
+            known = self.task == "predicate-classification"
+            given = _Boxes(scene.boxes, scene.labels if known else None, np.ones(len(scene.boxes)) if known else None)
+        labels = None if given is None else given.labels
+        self.unlabelled |= given is not None and labels is None and len(given.boxes) > 0
+        for what, ceiling in self.tops:
+            if what == RELABELLED or not self.unlabelled:
+                ceiling.update(scene, None if given is None else given.boxes, labels)
+        if self.table is None or (self.unlabelled and self.task != "phrase-classification"):
+            return
+        self.evaluator.update(scene, None if given is None else self._predict(self.table, scene.name, given))
+
+    def _predict(self, table: CountTable, image: str, given: _Boxes) -> Predictions:
+        if given.labels is None or given.scores is None:
+            return table.predict_unlabelled(image, given.boxes, self.k)
+        return table.predict(Detections(image, given.boxes, given.labels, given.scores), self.k)
+
+    def recalls(self) -> Iterable[Recall]:
+        if self.table is None or (self.unlabelled and self.task != "phrase-classification"):
+            return []
+        return self.evaluator.result()
+
+    def ceilings(self) -> list[tuple[str, Protocol, float]]:
+        usable = [(what, each) for what, each in self.tops if what == RELABELLED or not self.unlabelled]
+        return [(what, each.protocol, each.result()) for what, each in usable]
+
+    def notes(self) -> list[str]:
+        if self.table is None:
+            return ["no count table: it needs the training split"]
+        if self.unlabelled and self.task != "phrase-classification":
+            return ["no count table: it needs the boxes' labels and confidences, in the predictions or as detections"]
+        return []

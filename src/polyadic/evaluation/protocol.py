@@ -1,0 +1,107 @@
+"""What "Recall@N" means: a protocol is a value with a name, and every number carries it.
+
+On the same predictions the choice of protocol moves the number more than the choice of method. Each preset is read
+from the evaluator that made it usual; docs/protocols.md tells what each switch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from polyadic.vocabulary import PolyadicError
+
+Task = Literal["relationship", "phrase", "phrase-classification", "predicate-classification"]
+TASKS: tuple[Task, ...] = get_args(Task)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One meaning of recall: every switch of the field's evaluators.
+
+    >>> PRESETS["lu2016"].change(task="phrase", k=10).label
+    'lu2016 phrase, k = 10 triplets'
+    >>> PRESETS["lu2016"].change(match="many-to-one").label
+    'lu2016 relationship, any k, match = many-to-one'
+    """
+
+    name: str
+    match: Literal["one-to-one", "many-to-one"]  # may one prediction hit several truths, in any order?
+    aggregate: Literal["pooled", "image-mean"]  # hits / truths of all images, or the mean of the images' recalls
+    task: Task = "relationship"
+    k: int | None = None  # predictions kept per ordered box pair; None: any number
+    k_unit: Literal["triplet", "predicate"] = "triplet"  # per pair of boxes, or per pair of labelled boxes
+    no_prediction: Literal["count", "drop"] = "count"  # truths of images without predictions
+    subset: Literal["all", "zero-shot"] = "all"  # zero-shot: truths whose triplet never occurs in training
+    tie: Literal["first", "last"] = "first"  # which of several truths of equal overlap is taken (one-to-one)
+    iou_offset: float = 1.0  # 1: inclusive pixel boxes, "+1" on each side; 0: plain
+    iou: float = 0.5  # the least overlap of a hit
+    tops: tuple[int, ...] = (20, 50, 100)  # N
+
+    def __post_init__(self) -> None:
+        for switch, allowed in SWITCHES.items():
+            if getattr(self, switch) not in allowed:
+                raise PolyadicError(f"Protocol: {switch} must be {_either(allowed)}, got {getattr(self, switch)!r}")
+        if self.k is not None and (not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 1):
+            raise PolyadicError(f"Protocol: k must be a whole number from 1, or None for any, got {self.k!r}")
+        whole = all(isinstance(top, int) and top > 0 for top in self.tops)
+        if not self.tops or not whole or list(self.tops) != sorted(set(self.tops)):
+            raise PolyadicError(f"Protocol: tops must be rising whole numbers from 1, got {self.tops!r}")
+        if not 0 < self.iou <= 1 or self.iou_offset not in (0, 1):
+            raise PolyadicError(f"Protocol: iou in (0, 1] and iou_offset 0 or 1, got {self.iou!r}, {self.iou_offset!r}")
+
+    def change(self, **switches: Any) -> Protocol:
+        """The same protocol with other switches; the label tells which."""
+        unknown = set(switches) - {field.name for field in fields(self)}
+        if unknown:
+            raise PolyadicError(f"Protocol: no switch is called {sorted(unknown)[0]!r}")
+        return replace(self, **switches)
+
+    @property
+    def label(self) -> str:
+        """The protocol in words: preset, task, k, and each switch that differs from the preset."""
+        k = "any k" if self.k is None else f"k = {self.k} {self.k_unit}{'s' if self.k > 1 else ''}"
+        zero = "zero-shot " if self.subset == "zero-shot" else ""
+        home = PRESETS.get(self.name, self)
+        own = {"name", "task", "k", "k_unit", "subset", "tops"}
+        changed = [f for f in fields(self) if f.name not in own and getattr(self, f.name) != getattr(home, f.name)]
+        return ", ".join(
+            [f"{self.name} {zero}{self.task}", k, *(f"{f.name} = {getattr(self, f.name)}" for f in changed)]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+SWITCHES: dict[str, tuple[str, ...]] = {
+    "match": ("one-to-one", "many-to-one"),
+    "aggregate": ("pooled", "image-mean"),
+    "task": TASKS,
+    "k_unit": ("triplet", "predicate"),
+    "no_prediction": ("count", "drop"),
+    "subset": ("all", "zero-shot"),
+    "tie": ("first", "last"),
+}
+
+PRESETS: dict[str, Protocol] = {
+    preset.name: preset
+    for preset in (
+        Protocol("lu2016", "one-to-one", "pooled"),  # the official evaluator of VRD
+        Protocol("reldn", "many-to-one", "pooled", k_unit="predicate"),
+        Protocol("motifs", "many-to-one", "image-mean", k=1, k_unit="predicate"),  # k = 1: graph constraint
+        Protocol("vtranse", "one-to-one", "pooled", k=1, k_unit="predicate"),
+        Protocol("dsr", "one-to-one", "pooled", k=70, k_unit="predicate", no_prediction="drop", tie="last"),
+    )
+}
+FREE_K: tuple[int | None, ...] = (*range(1, 11), 15, 20, 70, None)  # the sweep from which free k is chosen
+
+
+def get_protocol(name: str) -> Protocol:
+    if name not in PRESETS:
+        raise PolyadicError(f"no protocol is called {name!r}; known: {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(words)

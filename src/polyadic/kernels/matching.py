@@ -1,0 +1,134 @@
+"""Matching, compiled: images lie one after another in flat arrays, `off[i]:off[i + 1]` is image i."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def overlap(ax1, ay1, ax2, ay2, bx1, by1, bx2, by2, offset):  # type: ignore[no-untyped-def]
+    """Intersection over union of two boxes."""
+    width = min(ax2, bx2) - max(ax1, bx1) + offset
+    height = min(ay2, by2) - max(ay1, by1) + offset
+    if width <= 0 or height <= 0:
+        return 0.0
+    both = width * height
+    a = (ax2 - ax1 + offset) * (ay2 - ay1 + offset)
+    b = (bx2 - bx1 + offset) * (by2 - by1 + offset)
+    return both / (a + b - both)
+
+
+@njit(cache=True, nogil=True)
+def union_overlap(s, o, t, u, offset):  # type: ignore[no-untyped-def]
+    """IoU of the box around s and o with the box around t and u."""
+    return overlap(
+        min(s[0], o[0]), min(s[1], o[1]), max(s[2], o[2]), max(s[3], o[3]),
+        min(t[0], u[0]), min(t[1], u[1]), max(t[2], u[2]), max(t[3], u[3]),
+        offset,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def pair_overlap(s, o, t, u, phrase, offset):  # type: ignore[no-untyped-def]
+    """Overlap of a predicted pair (s, o) with a true pair (t, u): the smaller of both IoUs, or that of the phrases."""
+    if phrase:
+        return union_overlap(s, o, t, u, offset)
+    return min(
+        overlap(s[0], s[1], s[2], s[3], t[0], t[1], t[2], t[3], offset),
+        overlap(o[0], o[1], o[2], o[3], u[0], u[1], u[2], u[3], offset),
+    )
+
+
+@njit(cache=True, nogil=True)
+def keep_best(off, scores, pairs, triplets, k, by_label, top):  # type: ignore[no-untyped-def]
+    """Row numbers of each image's best `top` predictions, at most k per pair: stable, falling scores; -1 = no more.
+
+    Pairs are counted in a hash table with open addressing; k = 0 means any number.
+    """
+    images = len(off) - 1
+    kept = np.full((images, top), -1, np.int64)
+    for i in range(images):
+        start, end = off[i], off[i + 1]
+        order = np.argsort(-scores[start:end], kind="mergesort")
+        size = 1
+        while k > 0 and size < 2 * (end - start):
+            size *= 2
+        owner = np.full(size, -1, np.int64)  # the first row that sits in a slot
+        count = np.zeros(size, np.int64)
+        n = 0
+        for rank in range(end - start):
+            if n == top:
+                break
+            row = start + order[rank]
+            if k > 0:
+                h = pairs[row, 0] * 1000003 + pairs[row, 1]
+                if by_label:
+                    h = (h * 1000003 + triplets[row, 0]) * 1000003 + triplets[row, 2]
+                slot = (h ^ (h >> 17)) & (size - 1)
+                while owner[slot] >= 0:
+                    other = owner[slot]
+                    same = pairs[other, 0] == pairs[row, 0] and pairs[other, 1] == pairs[row, 1]
+                    if by_label and same:
+                        same = triplets[other, 0] == triplets[row, 0] and triplets[other, 2] == triplets[row, 2]
+                    if same:
+                        break
+                    slot = (slot + 1) & (size - 1)
+                owner[slot] = row if owner[slot] < 0 else owner[slot]
+                if count[slot] == k:
+                    continue
+                count[slot] += 1
+            kept[i, n] = row
+            n += 1
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def hit_ranks(kept, boxes, pairs, keys, truth_off, truth_boxes, truth_keys, phrase, many, last, iou, offset):  # type: ignore[no-untyped-def]
+    """For each truth the place (from 0) of the prediction that hits it, or `top` for none.
+
+    One-to-one: in falling order each prediction takes, of the equal triplets not yet taken, the one of largest overlap.
+    Many-to-one: a truth is hit by the first prediction that fits.
+    """
+    top = kept.shape[1]
+    ranks = np.full(len(truth_keys), top, np.int64)
+    for i in range(len(kept)):
+        for place in range(top):
+            row = kept[i, place]
+            if row < 0:
+                break
+            best, taken = -1.0, -1
+            for t in range(truth_off[i], truth_off[i + 1]):
+                if truth_keys[t] != keys[row] or ranks[t] < top:
+                    continue
+                s, o = boxes[pairs[row, 0]], boxes[pairs[row, 1]]
+                value = pair_overlap(s, o, truth_boxes[t, 0], truth_boxes[t, 1], phrase, offset)
+                if value < iou:
+                    continue
+                if many:
+                    ranks[t] = place
+                elif value > best or (last and value == best):
+                    best, taken = value, t
+            if taken >= 0:
+                ranks[taken] = place
+    return ranks
+
+
+@njit(cache=True, nogil=True)
+def reachable(boxes, labels, relabel, truth_boxes, truths, phrase, iou, offset):  # type: ignore[no-untyped-def]
+    """Which truths some ordered pair of two different boxes could hit."""
+    found = np.zeros(len(truths), np.bool_)
+    n = len(boxes)
+    for t in range(len(truths)):
+        for s in range(n):
+            if found[t]:
+                break
+            if not relabel and labels[s] != truths[t, 0]:
+                continue
+            for o in range(n):
+                if s == o or (not relabel and labels[o] != truths[t, 2]):
+                    continue
+                if pair_overlap(boxes[s], boxes[o], truth_boxes[t, 0], truth_boxes[t, 1], phrase, offset) >= iou:
+                    found[t] = True
+                    break
+    return found

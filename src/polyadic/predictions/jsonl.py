@@ -1,0 +1,181 @@
+"""Our format of predictions: JSON Lines, one image per line, names instead of numbers.
+
+    {"image": "a.jpg", "size": [800, 600], "boxes": [[x1, y1, x2, y2], ...],
+     "labels": ["person", ...], "confidences": [0.9, ...],
+     "pairs": [[0, 1], ...], "triplets": [["person", "ride", "horse"], ...], "scores": [0.42, ...]}
+
+`pairs` point into `boxes` (subject, object). `size` is the frame of the boxes, by default the annotated one; `labels`
+and `confidences` are the detector's, optional. Numbers are written with all their digits, so what is read is what was
+written. Text streams and compresses well enough that a second, binary format does not earn its dependency.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from polyadic.scenes import Predictions
+from polyadic.vocabulary import PolyadicError, Vocabulary
+
+_KEYS = ("image", "boxes", "pairs", "triplets", "scores")
+_OPTIONAL = ("size", "labels", "confidences")
+
+
+def write_jsonl(
+    path: str | Path, predictions: Iterable[Predictions], vocabulary: Vocabulary, overwrite: bool = False
+) -> Path:
+    """One line per image. The file gets its name when it is complete, and replaces another only when told to."""
+    path = Path(path).expanduser()
+    if path.exists() and not overwrite:
+        raise PolyadicError(f"{path} exists; choose another name, or overwrite=True")
+    part = path.with_name(path.name + f".{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            for each in predictions:
+                file.write(json.dumps(to_record(each, vocabulary), ensure_ascii=False) + "\n")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def to_record(predictions: Predictions, vocabulary: Vocabulary) -> dict[str, Any]:
+    """One image in JSON values."""
+    record: dict[str, Any] = {"image": predictions.image}
+    if predictions.size is not None:
+        record["size"] = list(predictions.size)
+    record["boxes"] = predictions.boxes.tolist()
+    if predictions.labels is not None and predictions.confidences is not None:
+        record["labels"] = [_name(vocabulary.objects, label) for label in predictions.labels.tolist()]
+        record["confidences"] = predictions.confidences.tolist()
+    record["pairs"] = predictions.pairs.tolist()
+    record["triplets"] = [vocabulary.decode(triplet) for triplet in predictions.triplets.tolist()]
+    record["scores"] = predictions.scores.tolist()
+    return record
+
+
+def read_jsonl(path: str | Path, vocabulary: Vocabulary) -> Iterator[Predictions]:
+    """The images of a file, one at a time."""
+    path, seen = Path(path), dict[str, int]()
+    names = _Names(vocabulary)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            where = f"{path.name}, line {number}"
+            try:
+                record = json.loads(line)
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise PolyadicError(
+                    f"{where}: not complete JSON ({error}); is the file cut off, or of another kind?"
+                ) from error
+            predictions = _from_record(record, names, where)
+            if predictions.image in seen:
+                raise PolyadicError(
+                    f"{where}: image {predictions.image!r} was on line {seen[predictions.image]} already"
+                )
+            seen[predictions.image] = number
+            yield predictions
+
+
+class _Names:
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.objects = {name: i for i, name in enumerate(vocabulary.objects)}
+        self.predicates = {name: i for i, name in enumerate(vocabulary.predicates)}
+
+    def triplets(self, rows: Any, where: str) -> Int[np.ndarray, "M 3"]:
+        objects, predicates = self.objects, self.predicates
+        try:
+            found = [(objects[s], predicates[p], objects[o]) for s, p, o in rows]
+        except (KeyError, TypeError, ValueError):
+            for at, row in enumerate(rows if isinstance(rows, list) else [rows]):
+                if not isinstance(row, list) or len(row) != 3:
+                    raise PolyadicError(f"{where}, triplets[{at}]: expected three names, got {row!r:.60}") from None
+                for name, known, kind in zip(
+                    row, (objects, predicates, objects), ("object", "predicate", "object"), strict=True
+                ):
+                    _index(known, name, kind, f"{where}, triplets[{at}]")
+            raise
+        return np.array(found, np.int64).reshape(-1, 3)
+
+    def labels(self, names: Any, where: str) -> Int[np.ndarray, " N"]:
+        rows = names if isinstance(names, list) else [names]
+        found = [_index(self.objects, name, "object", f"{where}, labels[{at}]") for at, name in enumerate(rows)]
+        return np.array(found, np.int64)
+
+
+def _from_record(record: Any, names: _Names, where: str) -> Predictions:
+    if not isinstance(record, dict):
+        raise PolyadicError(f"{where}: expected an object with {', '.join(_KEYS)}, got {record!r:.40}")
+    missing = next((key for key in _KEYS if key not in record), None)
+    if missing:
+        raise PolyadicError(f"{where}: no {missing!r}; a record has {', '.join(_KEYS)}")
+    foreign = next((key for key in record if key not in (*_KEYS, *_OPTIONAL)), None)
+    if foreign:
+        raise PolyadicError(f"{where}: unknown key {foreign!r}; a record has {', '.join((*_KEYS, *_OPTIONAL))}")
+    if not isinstance(record["image"], str):
+        raise PolyadicError(f"{where}, image: expected a name, got {record['image']!r:.40}")
+    labels = names.labels(record["labels"], where) if "labels" in record else None
+    confidences = _numbers(record["confidences"], 0, f"{where}, confidences") if "confidences" in record else None
+    columns = {
+        "boxes": _numbers(record["boxes"], 4, f"{where}, boxes"),
+        "pairs": _whole(_numbers(record["pairs"], 2, f"{where}, pairs"), f"{where}, pairs"),
+        "triplets": names.triplets(record["triplets"], where),
+        "scores": _numbers(record["scores"], 0, f"{where}, scores"),
+    }
+    try:
+        return Predictions(
+            record["image"], **columns, labels=labels, confidences=confidences, size=_size(record, where)
+        )
+    except PolyadicError as error:
+        raise PolyadicError(f"{where}: {error}") from error
+
+
+def _numbers(values: Any, width: int, where: str) -> Float[np.ndarray, "*X"]:
+    try:
+        array = np.array(values, np.float64)
+    except (TypeError, ValueError):
+        raise PolyadicError(f"{where}: expected numbers, got {values!r:.60}") from None
+    if array.size == 0:
+        return np.zeros((0, width) if width else 0)
+    if array.shape[1:] != ((width,) if width else ()) or array.ndim == 0:
+        raise PolyadicError(
+            f"{where}: expected {f'rows of {width} numbers' if width else 'a list of numbers'}, got {values!r:.60}"
+        )
+    return array
+
+
+def _whole(array: Float[np.ndarray, "M 2"], where: str) -> Int[np.ndarray, "M 2"]:
+    if not (array == np.floor(array)).all():
+        raise PolyadicError(f"{where}: expected whole numbers, indices into boxes")
+    return array.astype(np.int64)
+
+
+def _size(record: dict[str, Any], where: str) -> tuple[float, float] | None:
+    if record.get("size") is None:
+        return None
+    size = _numbers(record["size"], 0, f"{where}, size")
+    if len(size) != 2 or not ((size > 0) & np.isfinite(size)).all():
+        raise PolyadicError(f"{where}, size: expected [width, height], got {record['size']!r:.40}")
+    return float(size[0]), float(size[1])
+
+
+def _index(known: dict[str, int], name: Any, kind: str, where: str) -> int:
+    if isinstance(name, str) and name in known:
+        return known[name]
+    near = get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise PolyadicError(f"{where}: no {kind} is called {name!r}{hint}")
+
+
+def _name(names: Sequence[str], label: int) -> str:
+    if not 0 <= label < len(names):
+        raise PolyadicError(f"predictions: label {label} is outside the {len(names)} object classes")
+    return names[label]

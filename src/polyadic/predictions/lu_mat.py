@@ -1,0 +1,106 @@
+"""The official files of VRD (Lu et al. 2016): `relationship_det_result.mat` and `objectDetRCNN.mat`.
+
+They hold one cell per test image, without names: `imagePath.mat` beside them has the order. Classes count from 1. Small
+unsigned integers would wrap in differences, so everything is cast on reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyadic.scenes import Detections, Predictions
+from polyadic.vocabulary import PolyadicError, Vocabulary
+
+
+def read_lu_predictions(path: Path, vocabulary: Vocabulary) -> Iterator[Predictions]:
+    """Scored triplets. A detection is told by its box and its label: the file repeats both in each prediction."""
+    fields = {"rlp_labels": 3, "rlp_confs": 1, "sub_bboxes": 4, "obj_bboxes": 4}
+    for name, cells in _images(path, fields):
+        where = f"{path.name}, image {name}"
+        labels, scores, subjects, objects = cells
+        triplets = _classes(
+            labels, [len(vocabulary.objects), len(vocabulary.predicates), len(vocabulary.objects)], where
+        )
+        ends = np.concatenate([np.c_[subjects, triplets[:, 0]], np.c_[objects, triplets[:, 2]]])
+        found, index = np.unique(ends, axis=0, return_inverse=True)
+        pairs = index.reshape(2, -1).T
+        yield _named(where, lambda: Predictions(name, found[:, :4], pairs, triplets, scores[:, 0]))  # noqa: B023
+
+
+def read_lu_detections(path: Path, vocabulary: Vocabulary) -> Iterator[Detections]:
+    """A detector's boxes, labels and confidences."""
+    fields = {"detection_bboxes": 4, "detection_labels": 1, "detection_confs": 1}
+    for name, (boxes, labels, scores) in _images(path, fields):
+        where = f"{path.name}, image {name}"
+        classes = _classes(labels, [len(vocabulary.objects)], where)[:, 0]
+        yield _named(where, lambda: Detections(name, boxes, classes, scores[:, 0]))  # noqa: B023
+
+
+def _images(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, list[np.ndarray]]]:
+    names = [
+        str(np.ravel(cell)[0]) for cell in _cells(_load(path.with_name("imagePath.mat")), "imagePath", "imagePath.mat")
+    ]
+    content = _load(path)
+    columns = []
+    for field in fields:
+        key = next((key for key in content if key == field or key.startswith(f"{field}_")), None)
+        if key is None:
+            raise PolyadicError(
+                f"{path.name}: no field {field!r}; it has {', '.join(k for k in content if k[0] != '_')}"
+            )
+        cells = _cells(content, key, path.name)
+        if len(cells) != len(names):
+            raise PolyadicError(f"{path.name}, {key}: {len(cells)} images, but imagePath.mat names {len(names)}")
+        columns.append(cells)
+    for row, name in enumerate(names):
+        cells = [np.asarray(column[row], np.float64) for column in columns]
+        arrays = [
+            cell.reshape(-1, width) if cell.size % width == 0 else cell
+            for cell, width in zip(cells, fields.values(), strict=True)
+        ]
+        if len({len(array) for array in arrays}) > 1:
+            raise PolyadicError(
+                f"{path.name}, image {name}: fields of different lengths {[len(array) for array in arrays]}"
+            )
+        yield name, arrays
+
+
+def _load(path: Path) -> dict[str, Any]:
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    if not path.exists():
+        raise PolyadicError(f"no {path}; Lu's files name their images in imagePath.mat, in the same folder")
+    try:
+        return dict(loadmat(path, mat_dtype=True))
+    except (MatReadError, NotImplementedError, ValueError, TypeError, OSError, EOFError) as error:
+        raise PolyadicError(
+            f"{path} is not a complete MATLAB file of version 5 ({error})".replace("\n", " ")
+        ) from error
+
+
+def _cells(content: dict[str, Any], key: str, file: str) -> Any:
+    if key not in content or content[key].dtype != object:
+        raise PolyadicError(f"{file}: expected a cell array {key!r}")
+    return content[key].ravel()
+
+
+def _classes(labels: np.ndarray, sizes: list[int], where: str) -> np.ndarray:
+    """From classes that count from 1 to ours, which count from 0."""
+    classes = labels.astype(np.int64) - 1
+    wrong = (classes < 0) | (classes >= np.array(sizes))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise PolyadicError(f"{where}, row {row}: class {labels[row, column]:g} is outside 1 to {sizes[column]}")
+    return classes
+
+
+def _named(where: str, make: Any) -> Any:
+    try:
+        return make()
+    except PolyadicError as error:
+        raise PolyadicError(f"{where}: {error}") from error

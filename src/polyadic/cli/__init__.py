@@ -1,0 +1,87 @@
+"""The command `polyadic`. Heavy modules are imported by the commands that use them, so `--help` is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import polyadic
+from polyadic.cli import data, evaluate
+from polyadic.vocabulary import PolyadicError
+
+app = typer.Typer(
+    name="polyadic",
+    help="Who does what to whom in a photo: datasets, evaluation, and (in Python) the relation model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(data.app, name="data")
+app.command(name="evaluate")(evaluate.command)
+
+
+def _version(asked: bool | None) -> None:
+    if asked:
+        typer.echo(f"polyadic {polyadic.__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = None,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; what a person can mend is one line, without a traceback."""
+    warnings.showwarning = _note
+    try:
+        app(args=spread(sys.argv[1:] if arguments is None else arguments), prog_name="polyadic")
+    except PolyadicError as error:
+        print(f"polyadic: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("polyadic: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
+        sys.exit(141)
+    except OSError as error:
+        print(f"polyadic: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
+
+
+_SPREAD = {"--k", "--task", "--top", "--protocol", "--split"}
+
+
+def spread(arguments: Sequence[str]) -> list[str]:
+    """`--k 1 10 free` as `--k 1 --k 10 --k free`: an option of many values takes all words up to the next option.
+
+    A word that is a file stays an argument.
+    """
+    words: list[str] = []
+    option, fresh = "", False
+    for word in arguments:
+        if word in _SPREAD:
+            option, fresh = word, True
+            words.append(word)
+        elif option and not word.startswith("-") and (fresh or not os.path.exists(word)):
+            words += [word] if fresh else [option, word]
+            fresh = False
+        else:
+            option = ""
+            words.append(word)
+    return words
+
+
+def _note(message: Warning | str, category: type[Warning], *rest: object, **more: object) -> None:
+    print(f"note: {message}", file=sys.stderr)

@@ -1,0 +1,112 @@
+"""`polyadic data check | stats | convert | fetch`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Get, check, count and convert datasets.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="DATASET", help="vrd, vg150, vg200, or coco for own data.")]
+Root = Annotated[Path, typer.Option("--root", help="The folder that holds the dataset.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")]
+
+
+@app.command()
+def check(
+    name: Name,
+    root: Root,
+    split: Annotated[list[str] | None, typer.Option("--split", help="Default: train and test.")] = None,
+    allow_missing_images: Annotated[
+        bool, typer.Option("--allow-missing-images", help="Missing pictures are told, but are no failure.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every problem and missing picture, not the first few.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong in a dataset, where, and how many; exit code 1 if anything is."""
+    from polyadic.datasets import format_of
+    from polyadic.datasets.check import check_split
+    from polyadic.report import check_table, progress
+
+    kind, root = format_of(name), _folder(root)
+    splits = split or (["train", "test"] + (["validation"] if kind.has_validation(root) else []))
+    found = []
+    for part in splits:
+        with progress(f"{name} {part}") as move:
+            found.append(check_split(kind.read, root, part, move))
+    if as_json:
+        typer.echo(json.dumps({"dataset": name, "splits": [each.to_json() for each in found]}))
+    else:
+        for each in found:
+            check_table(name, each, everything)
+    if any(each.problems or (each.missing and not allow_missing_images) for each in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def stats(
+    name: Name,
+    root: Root,
+    split: Annotated[list[str] | None, typer.Option("--split", help="Default: train and test.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count a dataset: sizes, class balance, pairs with several predicates, zero-shot share, boxes per image."""
+    from polyadic.datasets import load_dataset
+    from polyadic.datasets.stats import statistics, zero_shot
+    from polyadic.report import stats_table
+
+    loaded = {each: load_dataset(name, root, each) for each in split or ["train", "test"]}
+    value: dict[str, Any] = {"dataset": name, "splits": [statistics(each) for each in loaded.values()]}
+    if "test" in loaded:
+        train = loaded["train"] if "train" in loaded else load_dataset(name, root, "train")
+        value["zero-shot"] = zero_shot(train, loaded["test"])
+    if as_json:
+        typer.echo(json.dumps(value))
+    else:
+        stats_table(value)
+
+
+@app.command()
+def convert(
+    name: Name,
+    root: Root,
+    to: Annotated[str, typer.Option("--to", help="coco, or the format that the data came from.")],
+    out: Annotated[Path, typer.Option("--out", help="A folder for the new files; nothing in it is overwritten.")],
+) -> None:
+    """Between VRD, VG150 or VG200 and COCO + rel_annotations, without loss. Pictures stay where they are."""
+    from polyadic.datasets.convert import convert as run
+
+    for path in run(name, _folder(root), to, out):
+        typer.echo(str(path))
+
+
+@app.command()
+def fetch(
+    name: Name,
+    root: Annotated[Path, typer.Option("--root", help="The folder to fill.")],
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds without a byte before the next try.")] = 30.0,
+) -> None:
+    """Download a dataset: mirrors in turn, resumed after an interruption, checked before it gets its name."""
+    from polyadic.datasets.sources import fetch as run
+    from polyadic.report import downloads
+
+    with downloads() as move:
+        paths = run(name, root, timeout=timeout, progress=move)
+    for path in paths:
+        typer.echo(str(path))
+    if not paths:
+        typer.echo(f"everything of {name} is in {root} already")
+
+
+def _folder(root: Path) -> Path:
+    from polyadic.vocabulary import PolyadicError
+
+    root = root.expanduser()
+    if not root.exists():
+        raise PolyadicError(f"no {root}. Give the folder that holds the dataset as --root")
+    return root

@@ -1,0 +1,146 @@
+"""`polyadic evaluate PREDICTIONS`: anybody's predictions, the baseline and the ceiling under the field's protocols."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from polyadic.evaluation import Protocol
+    from polyadic.scenes import Dataset, Detections, Predictions
+    from polyadic.vocabulary import Vocabulary
+
+
+def command(
+    predictions: Annotated[Path, typer.Argument(help="Ours (.jsonl), Lu's (.mat) or neural-motifs' (.pkl).")],
+    dataset: Annotated[str, typer.Option("--dataset", help="vrd, vg150, vg200, or coco for own data.")],
+    root: Annotated[Path, typer.Option("--root", help="The folder that holds the dataset.")],
+    split: Annotated[str, typer.Option("--split", help="The split that was predicted.")] = "test",
+    protocol: Annotated[
+        list[str] | None, typer.Option("--protocol", help="lu2016 (default), reldn, motifs, vtranse, dsr.")
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option("--task", help="relationship (default), phrase, phrase-classification, predicate-classification."),
+    ] = None,
+    k: Annotated[
+        list[str] | None, typer.Option("--k", help="Predictions per pair: numbers, any, free. Default: the protocol's.")
+    ] = None,
+    top: Annotated[list[int] | None, typer.Option("--top", help="N of R@N. Default: 20 50 100.")] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option("--validation", help="Predictions of the validation split, on which free k is chosen."),
+    ] = None,
+    detections: Annotated[
+        Path | None,
+        typer.Option("--detections", help="The detector's boxes for baseline and ceiling, if not in PREDICTIONS."),
+    ] = None,
+    match: Annotated[str | None, typer.Option("--match", help="one-to-one or many-to-one.")] = None,
+    aggregate: Annotated[str | None, typer.Option("--aggregate", help="pooled or image-mean.")] = None,
+    k_unit: Annotated[str | None, typer.Option("--k-unit", help="triplet or predicate.")] = None,
+    no_prediction: Annotated[str | None, typer.Option("--no-prediction", help="count or drop.")] = None,
+    tie: Annotated[str | None, typer.Option("--tie", help="first or last.")] = None,
+    iou_offset: Annotated[int | None, typer.Option("--iou-offset", help="1 or 0.")] = None,
+    bootstrap: Annotated[int, typer.Option("--bootstrap", min=0, help="Replicates for 95% intervals over images.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")] = False,
+) -> None:
+    """Score predictions under named protocols. --k, --task, --protocol and --top take several values: --k 1 10 free."""
+    from polyadic.comparison import compare
+    from polyadic.datasets import load_dataset
+    from polyadic.evaluation import get_protocol
+    from polyadic.report import comparison_table
+    from polyadic.vocabulary import PolyadicError
+
+    switches: dict[str, Any] = {"match": match, "aggregate": aggregate, "k_unit": k_unit, "tie": tie}
+    switches |= {"no_prediction": no_prediction, "iou_offset": iou_offset}
+    switches["tops"] = tuple(sorted(set(top))) if top else None
+    changes = {name: value for name, value in switches.items() if value is not None}
+    bases = [get_protocol(name).change(**changes) for name in dict.fromkeys(protocol or ["lu2016"])]
+    asked = [base.change(task=each) for base in bases for each in dict.fromkeys(task or ["relationship"])]
+
+    data = load_dataset(dataset, root, split)
+    notes: list[str] = []
+    train: Dataset | None = None
+    try:
+        train = load_dataset(dataset, root, "fit" if split == "validation" else "train")
+    except PolyadicError as error:
+        notes.append(f"no count table and no zero-shot recall: the training split cannot be read ({error})")
+    protocols: list[Protocol] = []
+    for base in asked:
+        for word in dict.fromkeys(k or [str(base.k or "any")]):
+            if word == "free" and validation is None:
+                notes.append(
+                    f"{base.name} {base.task}: no row for free k, which is chosen on the validation split, never on "
+                    f"{split}: give the predictions of that split (--validation FILE)"
+                )
+            elif word == "free":
+                chosen, images = _free_k(base, dataset, root, split, validation)
+                found = f"free k = {chosen or 'any'}, chosen on {images:,} validation images"
+                notes.append(f"{base.name} {base.task}: {found}")
+                protocols.append(base.change(k=chosen))
+            else:
+                protocols.append(base.change(k=_number(word)))
+    if not protocols:
+        raise PolyadicError(notes[-1])
+    protocols = list(dict.fromkeys(protocols))
+    if train is not None:
+        protocols = [each.change(subset=subset) for each in protocols for subset in ("all", "zero-shot")]
+    boxes = _detections(predictions.expanduser(), detections, data.vocabulary)
+    result = compare(data, _stream(predictions, data), protocols, train, boxes, bootstrap)
+    if as_json:
+        value = {"predictions": predictions.name, **result.to_json()}
+        typer.echo(json.dumps({**value, "notes": [*notes, *result.notes]}))
+    else:
+        comparison_table(predictions.name, result, notes)
+
+
+def _number(word: str) -> int | None:
+    from polyadic.vocabulary import PolyadicError
+
+    if word == "any":
+        return None
+    if word.isascii() and word.isdecimal() and int(word) > 0:
+        return int(word)
+    raise PolyadicError(f"--k: expected whole numbers from 1, any or free, got {word!r}")
+
+
+def _free_k(base: Protocol, dataset: str, root: Path, split: str, file: Path | None) -> tuple[int | None, int]:
+    from polyadic.datasets import load_dataset
+    from polyadic.evaluation import choose_k
+    from polyadic.vocabulary import PolyadicError
+
+    if split in ("validation", "train") or file is None:
+        raise PolyadicError(f"--k free: k is chosen on the validation split, so it cannot be scored on {split}")
+    held_out = load_dataset(dataset, root, "validation")
+    return choose_k(held_out, _stream(file, held_out), base, len(held_out.vocabulary.predicates)), len(held_out)
+
+
+def _stream(path: Path, data: Dataset) -> Iterator[Predictions]:
+    """A file's predictions with a progress bar; an image outside the split is named with its file."""
+    from polyadic.predictions import read_predictions
+    from polyadic.report import progress
+    from polyadic.vocabulary import PolyadicError
+
+    names = [scene.name for scene in data]
+    known = set(names)
+    with progress(path.name) as move:
+        for number, each in enumerate(read_predictions(path, data.vocabulary, names), 1):
+            if each.image not in known:
+                split = f"the {len(known):,} of {data.name} {data.split}"
+                raise PolyadicError(f"{path.name}, record {number}: image {each.image!r} is none of {split}")
+            move(number, len(known))
+            yield each
+
+
+def _detections(predictions: Path, path: Path | None, vocabulary: Vocabulary) -> dict[str, Detections] | None:
+    """The detector's boxes, if a file says them; Lu's predictions have theirs beside them."""
+    from polyadic.predictions import read_detections
+
+    if path is None and predictions.suffix == ".mat":
+        beside = predictions.with_name("objectDetRCNN.mat")
+        path = beside if beside.exists() else None
+    return None if path is None else {each.image: each for each in read_detections(path, vocabulary)}

@@ -1,0 +1,162 @@
+"""Tables and progress for people (rich). Programs take the JSON of the same values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from polyadic.comparison import Comparison
+from polyadic.datasets.check import Check
+
+_FEW = 5
+
+
+def _console() -> Console:
+    """Standard output; wide enough for a table where it goes to a file."""
+    console = Console(soft_wrap=True)
+    return console if console.is_terminal else Console(soft_wrap=True, width=120)
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, gone when it is done; nothing where stderr is not a terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def downloads() -> Iterator[Callable[[str, int, int | None], None]]:
+    """One bar per file that is being fetched; one line per file where stderr is not a terminal."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def move(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+                if not console.is_terminal:
+                    console.print(name, markup=False, highlight=False)
+            bar.update(tasks[name], completed=done, total=total)
+
+        yield move
+
+
+def check_table(name: str, check: Check, everything: bool) -> None:
+    """What is wrong in one split, kind by kind."""
+    console = _console()
+    console.print(
+        f"{name} {check.split}: {check.images:,} images, {check.relations:,} relations", style="bold", highlight=False
+    )
+    few = None if everything else _FEW
+    for kind, problems in check.kinds.items():
+        console.print(f"  {problems[0].severity}: {kind}: {len(problems):,}", markup=False, highlight=False)
+        _list(console, [str(problem) for problem in problems], few)
+    if check.missing:
+        console.print(f"  missing pictures: {len(check.missing):,} of {check.images:,}", markup=False, highlight=False)
+        _list(console, check.missing, few)
+    if not check.problems and not check.missing:
+        console.print("  nothing is wrong")
+
+
+def _list(console: Console, lines: Sequence[str], few: int | None) -> None:
+    for line in lines[:few]:
+        console.print(f"    {line}", markup=False, highlight=False)
+    if few is not None and len(lines) > few:
+        console.print(f"    and {len(lines) - few:,} more (--all lists them)", markup=False, highlight=False)
+
+
+def stats_table(value: dict[str, Any]) -> None:
+    """The splits side by side, then the most and least frequent classes."""
+    console, splits = _console(), value["splits"]
+    table = Table(title=f"{value['dataset']}", title_justify="left")
+    table.add_column("")
+    for split in splits:
+        table.add_column(split["split"], justify="right")
+    for key in splits[0]:
+        if key in ("split", "object classes", "predicates"):
+            continue
+        table.add_row(key, *(_cell(split[key]) for split in splits))
+    for key in ("object classes", "predicates"):
+        table.add_row(f"{key} that occur", *(f"{split[key]['occurring']} of {split[key]['known']}" for split in splits))
+        table.add_row(f"{key}, perplexity", *(f"{split[key]['perplexity']:.1f}" for split in splits))
+    console.print(table)
+    if "zero-shot" in value:
+        zero = value["zero-shot"]
+        share = "" if zero["share"] is None else f" ({zero['share']:.1%})"
+        console.print(
+            f"zero-shot test truths: {zero['zero-shot truths']:,} of {zero['truths']:,}{share}", highlight=False
+        )
+    for key in ("object classes", "predicates"):
+        counts = list(splits[0][key]["counts"].items())
+        most = ", ".join(f"{name} {n:,}" for name, n in counts[:8])
+        least = ", ".join(f"{name} {n:,}" for name, n in counts[-4:])
+        console.print(f"{key} in {splits[0]['split']}: {most}, …, {least}", markup=False, highlight=False)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return f"{value['mean']:.1f} (median {value['median']:g}, {value['min']} to {value['max']})"
+    return f"{value:.1%}" if isinstance(value, float) else f"{value:,}"
+
+
+def comparison_table(file: str, result: Comparison, notes: Sequence[str]) -> None:
+    """Recalls in percent, one block per protocol: the predictions, the count table, the ceilings."""
+    console = _console()
+    console.print(f"{file} on {result.dataset} {result.split}, recall in percent", style="bold", highlight=False)
+    for protocol in dict.fromkeys(row.protocol for _, row in result.rows):
+        mine = [(what, row) for what, row in result.rows if row.protocol == protocol]
+        of = f"{mine[0][1].truths:,} truths in {mine[0][1].images:,} images"
+        console.print(f"\n{protocol.label} ({of})", markup=False, highlight=False)
+        table = Table(box=None, padding=(0, 1, 0, 1))
+        table.add_column("", no_wrap=True)
+        for name in ("R", "mR"):
+            for top in protocol.tops:
+                table.add_column(f"{name}@{top}", justify="right", no_wrap=True)
+        for what in dict.fromkeys(what for what, _ in mine):
+            rows = [row for name, row in mine if name == what]
+            table.add_row(what, *(_percent(row.recall) for row in rows), *(_percent(row.mean_recall) for row in rows))
+            if rows[0].recall_interval:
+                between = [row.recall_interval for row in rows] + [row.mean_recall_interval for row in rows]
+                table.add_row("  95% interval", *(_between(each) for each in between))
+        for what, each, value in result.ceilings:
+            if each == replace(protocol, k=None):
+                table.add_row(what, *[_percent(value)] * len(protocol.tops))
+        console.print(table)
+    for note in [*notes, *result.notes]:
+        console.print(f"\n{note}", markup=False, highlight=False)
+
+
+def _percent(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return "-" if interval is None or math.isnan(interval[0]) else f"{interval[0]:.1f}-{interval[1]:.1f}"

@@ -1,0 +1,288 @@
+"""The command as a person types it: exit codes, one line for a mistake, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from vrd_files import RIDER, TEST, relation, write_vrd
+
+from polyadic.cli import main, spread
+from polyadic.datasets import load_dataset
+from polyadic.predictions import write_jsonl
+from polyadic.scenes import Predictions
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+class Run:
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *arguments: str | Path) -> Result:
+        import warnings
+
+        code = 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            try:
+                main([str(argument) for argument in arguments])
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+        out, err = self.capsys.readouterr()
+        assert "Traceback" not in out + err
+        return Result(code, out, err)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    import warnings
+
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main replaces it
+    return Run(capsys)
+
+
+def write_predictions(root: Path, split: str, path: Path) -> Path:
+    """The truths of a split and, behind them, a wrong triplet for each pair; boxes with labels and confidences."""
+    dataset = load_dataset("vrd", root, split)
+    found = []
+    for scene in dataset:
+        wrong = scene.triplets.copy()
+        wrong[:, 1] = 1 - wrong[:, 1]
+        pairs = np.concatenate([scene.relations[:, ::2]] * 2)
+        n = len(wrong)
+        scores = np.concatenate([np.full(n, 0.4), np.full(n, 0.9)])  # the wrong one first
+        rows = pairs, np.concatenate([scene.triplets, wrong]), scores
+        found.append(Predictions(scene.name, scene.boxes, *rows, scene.labels, np.full(len(scene.boxes), 0.5)))
+    return write_jsonl(path, found, dataset.vocabulary)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_vrd(tmp_path / "vrd")
+
+
+def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, polyadic.cli\n"
+        "try: polyadic.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'numba', 'scipy', 'h5py', 'PIL'}\n"
+        "print(sorted({name.split('.')[0] for name in sys.modules} & heavy))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "evaluate" in out
+    assert "data" in out
+    assert out.endswith("[]\n")
+
+
+def test_an_option_of_many_values_takes_all_words_up_to_the_next_option(tmp_path: Path) -> None:
+    assert spread(["p", "--k", "1", "10", "free", "--json"]) == ["p", "--k", "1", "--k", "10", "--k", "free", "--json"]
+    file = tmp_path / "p.jsonl"
+    file.touch()
+    assert spread(["--k", "1", "any", str(file)]) == ["--k", "1", "--k", "any", str(file)]
+    assert spread(["--root", "a", "b", "--task", "phrase"]) == ["--root", "a", "b", "--task", "phrase"]
+
+
+def test_evaluate_gives_every_row_with_its_protocol_baseline_and_ceiling(run: Run, root: Path, tmp_path: Path) -> None:
+    file = write_predictions(root, "test", tmp_path / "p.jsonl")
+    arguments = (file, "--dataset", "vrd", "--root", root, "--protocol", "lu2016", "--task", "phrase", "--k", "1", "10")
+    shown = run("evaluate", *arguments)
+    assert shown.code == 0
+    for text in (
+        "lu2016 phrase, k = 1 triplet (4 truths in 2 images)",
+        "zero-shot phrase, k = 10",
+        "count table",
+        "ceiling",
+    ):
+        assert text in shown.out
+    value = json.loads(run("evaluate", *arguments, "--json").out)
+    recalls = {(r["what"], r["k"], r["subset"], r["N"]): r["recall"] for r in value["recalls"]}
+    assert recalls["predictions", 1, "all", 50] == 0
+    assert recalls["predictions", 10, "all", 50] == 100
+    assert ("count table", 10, "zero-shot", 100) in recalls
+    assert value["ceilings"][0]["protocol"] == "lu2016 phrase, any k"
+
+
+def test_free_k_is_chosen_on_validation_predictions_and_never_on_the_test_split(run: Run, tmp_path: Path) -> None:
+    many: dict[str, Any] = {f"{i}.jpg": [relation(RIDER, 0, (1, [40, 90, 5, 80]))] for i in range(20)}
+    root = write_vrd(tmp_path / "vrd", train=many, pictures=False)
+    test = write_predictions(root, "test", tmp_path / "test.jsonl")
+    validation = write_predictions(root, "validation", tmp_path / "validation.jsonl")
+    base = (test, "--dataset", "vrd", "--root", root, "--k", "1", "free")
+    without = run("evaluate", *base)
+    assert without.code == 0
+    assert "no row for free k" in without.out
+    assert "k = 2" not in without.out
+    with_validation = run("evaluate", *base, "--validation", validation)
+    assert "free k = 2, chosen on 2 validation images" in with_validation.out
+    assert "lu2016 relationship, k = 2 triplets" in with_validation.out
+    alone = run("evaluate", test, "--dataset", "vrd", "--root", root, "--k", "free")
+    assert (alone.code, alone.out) == (1, "")
+    mixed = run("evaluate", test, "--dataset", "vrd", "--root", root, "--k", "free", "--validation", test)
+    assert mixed.code == 1
+    assert "test.jsonl, record 1: image 'c.jpg' is none of the 2 of vrd validation" in mixed.err
+
+
+def test_every_switch_has_an_option(run: Run, root: Path, tmp_path: Path) -> None:
+    file = write_predictions(root, "test", tmp_path / "p.jsonl")
+    switches = (
+        "--match many-to-one --aggregate image-mean --k-unit predicate --no-prediction drop --tie last --iou-offset 0"
+    )
+    shown = run(
+        "evaluate", file, "--dataset", "vrd", "--root", root, *switches.split(), "--top", "5", "7", "--bootstrap", "10"
+    )
+    assert shown.code == 0
+    for text in (
+        "match = many-to-one",
+        "aggregate = image-mean",
+        "no_prediction = drop",
+        "tie = last",
+        "iou_offset = 0",
+    ):
+        assert text in shown.out
+    assert "R@7" in shown.out
+    assert "95% interval" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--k", "0"), "--k: expected whole numbers from 1, any or free, got '0'"),
+        (("--protocol", "lu2017"), "no protocol is called 'lu2017'; known: lu2016, reldn, motifs, vtranse, dsr"),
+        (("--task", "nothing"), "task must be relationship or phrase"),
+        (("--match", "few"), "match must be one-to-one or many-to-one"),
+        (("--split", "dev"), "no split is called 'dev'"),
+        (("--top", "0"), "tops must be rising whole numbers from 1"),
+        (("--detections", "none.mat"), "no file none.mat"),
+        (("--validation", "none.jsonl", "--k", "free"), "no file none.jsonl"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_mistakes_in_the_options_are_one_line(
+    run: Run, root: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    file = write_predictions(root, "test", tmp_path / "p.jsonl")
+    result = run("evaluate", file, "--dataset", "vrd", "--root", root, *arguments)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("polyadic: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
+
+
+def test_predictions_for_images_that_do_not_exist_are_named(run: Run, root: Path, tmp_path: Path) -> None:
+    file = write_predictions(root, "test", tmp_path / "p.jsonl")
+    file.write_text(file.read_text().replace('"d.jpg"', '"z.jpg"'))
+    result = run("evaluate", file, "--dataset", "vrd", "--root", root)
+    assert result.code == 1
+    assert "p.jsonl, record 2: image 'z.jpg' is none of the 2 of vrd test" in result.err
+
+
+def test_a_missing_training_split_costs_the_baseline_and_says_so(run: Run, root: Path, tmp_path: Path) -> None:
+    file = write_predictions(root, "test", tmp_path / "p.jsonl")
+    (root / "annotations_train.json").unlink()
+    result = run("evaluate", file, "--dataset", "vrd", "--root", root)
+    assert result.code == 0
+    assert "no count table and no zero-shot recall" in result.out
+
+
+def test_check_names_file_record_field_and_number(run: Run, tmp_path: Path) -> None:
+    bad = [
+        relation((7, [1, 5, 1, 5]), 0, RIDER),
+        relation(RIDER, 9, (1, [9, 5, 1, 5])),
+        relation(RIDER, 0, (1, [0, 5, 0, 500])),
+    ]
+    root = write_vrd(tmp_path / "vrd", train={"a.jpg": bad, "b.jpg": []})
+    folder = root / "sg_dataset" / "sg_train_images"
+    (folder / "b.jpg").unlink()
+    result = run("data", "check", "vrd", "--root", root)
+    assert result.code == 1
+    for line in (
+        "vrd train: 2 images",
+        "error: unknown class: 2",
+        "annotations_train.json, a.jpg, relation 0, subject.category: expected a class from 0 to 2, got 7",
+        "annotations_train.json, a.jpg, relation 1, predicate: expected a class from 0 to 1, got 9",
+        "error: box inside out: 1",
+        "warning: box outside the frame: 1",
+        "missing pictures: 1 of 2",
+        "    b.jpg",
+        "vrd test: 2 images, 4 relations",
+        "nothing is wrong",
+    ):
+        assert line in result.out
+    value = json.loads(run("data", "check", "vrd", "--root", root, "--json").out)
+    assert value["splits"][0]["missing images"] == ["b.jpg"]
+    assert len(value["splits"][0]["problems"]) == 4
+    assert {"kind", "file", "record", "field", "message", "severity"} == set(value["splits"][0]["problems"][0])
+
+
+def test_check_passes_a_sound_dataset_and_missing_pictures_only_by_an_explicit_word(run: Run, root: Path) -> None:
+    assert run("data", "check", "vrd", "--root", root).code == 0
+    (root / "sg_dataset" / "sg_test_images" / "c.jpg").unlink()
+    assert run("data", "check", "vrd", "--root", root).code == 1
+    assert run("data", "check", "vrd", "--root", root, "--allow-missing-images").code == 0
+
+
+def test_check_finds_pictures_that_are_none_or_have_another_shape(run: Run, root: Path) -> None:
+    folder = root / "sg_dataset" / "sg_train_images"
+    (folder / "a.jpg").write_text("no picture")
+    Image.new("RGB", (90, 50)).save(folder / "b.jpg")
+    result = run("data", "check", "vrd", "--root", root)
+    assert result.code == 1
+    assert "a.jpg, a.jpg: not a picture, or damaged" in result.out
+    assert "b.jpg, b.jpg: the picture is 90 x 50, its frame 100 x 100" in result.out
+
+
+def test_check_goes_on_past_a_split_that_cannot_be_read(run: Run, root: Path) -> None:
+    (root / "annotations_train.json").write_text("{")
+    result = run("data", "check", "vrd", "--root", root)
+    assert result.code == 1
+    assert "annotations_train.json is not complete JSON" in result.out
+    assert "vrd test: 2 images" in result.out
+
+
+def test_stats_are_a_table_and_json(run: Run, root: Path) -> None:
+    assert "zero-shot test truths: 2 of 4 (50.0%)" in run("data", "stats", "vrd", "--root", root).out
+    value = json.loads(run("data", "stats", "vrd", "--root", root, "--json").out)
+    train, test = value["splits"]
+    assert (train["images"], train["relations"], train["distinct triplets"]) == (3, 5, 3)
+    assert (train["images without relations"], train["relations repeated exactly"]) == (1, 1)
+    assert (train["annotated pairs"], train["pairs with several predicates"]) == (3, 1)
+    assert test["relations of a box with itself"] == 1
+    assert train["boxes per image"] == {"mean": 5 / 3, "median": 2.0, "min": 0, "max": 3}
+    assert train["predicates"]["counts"] == {"ride": 3, "wear": 2}
+    assert train["predicates"]["perplexity"] == pytest.approx(np.exp(-(0.6 * np.log(0.6) + 0.4 * np.log(0.4))))
+    assert value["zero-shot"] == {"truths": 4, "zero-shot truths": 2, "share": 0.5}
+
+
+def test_convert_there_and_back_gives_the_same_annotations(run: Run, root: Path, tmp_path: Path) -> None:
+    assert run("data", "convert", "vrd", "--root", root, "--to", "coco", "--out", tmp_path / "coco").code == 0
+    assert (
+        run("data", "convert", "coco", "--root", tmp_path / "coco", "--to", "vrd", "--out", tmp_path / "back").code == 0
+    )
+    assert json.loads((tmp_path / "back" / "annotations_test.json").read_text()) == TEST
+    again = run("data", "convert", "vrd", "--root", root, "--to", "coco", "--out", tmp_path / "coco")
+    assert again.code == 1
+    assert again.err.count("\n") == 1
+
+
+def test_fetch_of_an_unknown_dataset_is_one_line(run: Run, tmp_path: Path) -> None:
+    result = run("data", "fetch", "vrt", "--root", tmp_path)
+    assert result.code == 1
+    assert result.err.count("\n") == 1
+
+
+def test_a_root_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
+    for command in ("check", "stats"):
+        result = run("data", command, "vrd", "--root", tmp_path / "none")
+        assert result.code == 1
+        assert "Give the folder that holds the dataset as" in result.err

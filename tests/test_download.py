@@ -711,7 +711,7 @@ def test_a_root_that_may_not_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_numbers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PolyadicError, match="no data set 'vg80k'; choose one of vrd, vg150, vg200"):
+    with pytest.raises(PolyadicError, match="no dataset is called 'vg80k'; known: vrd, vg150, vg200"):
         fetch("vg80k", tmp_path)
     with pytest.raises(PolyadicError, match="timeout must be positive"):
         fetch("vrd", tmp_path, timeout=0)

@@ -4,6 +4,9 @@
     triplet counts ─► TripletPrior ├─ rank_relations ──► Relations
     P(X_sel), P(B|I) ──────────────┘   f_spo, exact top-N without the dense tensor
 
+    files ─► load_dataset ─► Scenes ┐
+    anybody's Predictions ──────────┴─ evaluate ──► recall under a named Protocol
+
 Names are loaded on first use: `import polyadic` itself imports no torch.
 """
 
@@ -15,8 +18,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from polyadic.boxes import box_iou
     from polyadic.cp import CPTensor, Mixture
+    from polyadic.datasets import load_dataset
+    from polyadic.evaluation import Protocol, evaluate, get_protocol
     from polyadic.prior import TripletPrior
     from polyadic.ranking import Dedup, rank_relations
+    from polyadic.scenes import Dataset, Detections, Predictions, Scene
     from polyadic.structures import Relation, Relations, SparsePrior
     from polyadic.vocabulary import PolyadicError, Vocabulary
 
@@ -24,29 +30,45 @@ __version__ = "0.1.0"
 
 _HOME = {
     "CPTensor": "cp",
+    "Dataset": "scenes",
     "Dedup": "ranking",
+    "Detections": "scenes",
     "Mixture": "cp",
     "PolyadicError": "vocabulary",
+    "Predictions": "scenes",
+    "Protocol": "evaluation",
     "Relation": "structures",
     "Relations": "structures",
+    "Scene": "scenes",
     "SparsePrior": "structures",
     "TripletPrior": "prior",
     "Vocabulary": "vocabulary",
     "box_iou": "boxes",
+    "evaluate": "evaluation",
+    "get_protocol": "evaluation",
+    "load_dataset": "datasets",
     "rank_relations": "ranking",
 }
 
 __all__ = [
     "CPTensor",
+    "Dataset",
     "Dedup",
+    "Detections",
     "Mixture",
     "PolyadicError",
+    "Predictions",
+    "Protocol",
     "Relation",
     "Relations",
+    "Scene",
     "SparsePrior",
     "TripletPrior",
     "Vocabulary",
     "box_iou",
+    "evaluate",
+    "get_protocol",
+    "load_dataset",
     "rank_relations",
 ]
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from polyadic.vocabulary import PolyadicError
+
 app = typer.Typer(help="Get, check, count and convert datasets.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="DATASET", help="vrd, vg150, vg200, or coco for own data.")]
@@ -34,7 +36,11 @@ def check(
     from polyadic.report import check_table, progress
 
     kind, root = format_of(name), _folder(root)
-    splits = split or (["train", "test"] + (["validation"] if kind.has_validation(root) else []))
+    on_disk = ["train", "test", *(["validation"] if kind.has_validation(root) else [])]
+    splits = split or on_disk
+    for part in splits:
+        if part not in on_disk:
+            raise PolyadicError(f"no split is called {part!r} on disk; known: {', '.join(on_disk)}")
     found = []
     for part in splits:
         with progress(f"{name} {part}") as move:
@@ -77,11 +83,14 @@ def convert(
     root: Root,
     to: Annotated[str, typer.Option("--to", help="coco, or the format that the data came from.")],
     out: Annotated[Path, typer.Option("--out", help="A folder for the new files; nothing in it is overwritten.")],
+    link_images: Annotated[
+        bool, typer.Option("--link-images", help="Link the folders of pictures into the new folder.")
+    ] = False,
 ) -> None:
     """Between VRD, VG150 or VG200 and COCO + rel_annotations, without loss. Pictures stay where they are."""
     from polyadic.datasets.convert import convert as run
 
-    for path in run(name, _folder(root), to, out):
+    for path in run(name, _folder(root), to, out, link_images=link_images):
         typer.echo(str(path))
 
 
@@ -104,8 +113,6 @@ def fetch(
 
 
 def _folder(root: Path) -> Path:
-    from polyadic.vocabulary import PolyadicError
-
     root = root.expanduser()
     if not root.exists():
         raise PolyadicError(f"no {root}. Give the folder that holds the dataset as --root")

@@ -141,7 +141,7 @@ def fetch(
         The files and folders that are new. None: everything was there, and nothing was downloaded.
     """
     if files is None and name not in FILES:
-        raise PolyadicError(f"fetch: no data set {name!r}; choose one of {', '.join(FILES)}")
+        raise PolyadicError(f"fetch: no dataset is called {name!r}; known: {', '.join(FILES)}")
     if not (timeout > 0 and retries >= 0):
         raise PolyadicError(f"fetch: timeout must be positive and retries not negative, got {timeout} and {retries}")
     root, title = Path(root).expanduser(), name.upper()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import resource
 import statistics
 import sys
@@ -121,6 +122,8 @@ def against_the_loop(root: Path) -> dict[str, Any]:
     n = len(test.vocabulary.predicates)
     images = [as_plain(scene, each) for scene, each in zip(test, found, strict=True)]
     known = {(int(s), int(p), int(o)) for s, p, o in seen}
+    gc.collect()
+    gc.freeze()  # or the collector walks through the other side's data
     ours, our_times = timed(lambda: evaluate(test, found, PROTOCOLS, n, seen), 15)
     theirs, their_times = timed(lambda: [loop(images, known, protocol) for protocol in PROTOCOLS], 5)
     for protocol, rows in zip(PROTOCOLS, theirs, strict=True):
@@ -152,6 +155,10 @@ def stream(n: int) -> Iterator[tuple[Scene, Predictions]]:
 
 def streaming(images: int) -> dict[str, Any]:
     """One pass over images that are made and forgotten; the growth of memory after the first thousand."""
+    warm = Evaluator([LU, get_protocol("motifs")], 50)
+    for scene, found in stream(10):
+        warm.update(scene, found)
+    warm.result()  # compiled
     evaluator = Evaluator([LU, get_protocol("motifs")], 50)
     start, base = time.perf_counter(), 0
     making = 0.0

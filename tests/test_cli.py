@@ -105,6 +105,10 @@ def test_evaluate_gives_every_row_with_its_protocol_baseline_and_ceiling(run: Ru
         "ceiling",
     ):
         assert text in shown.out
+    lines = run("evaluate", *arguments, "--csv").out.splitlines()
+    assert lines[0] == "what,dataset,split,protocol,task,k,k_unit,subset,N,recall,mean_recall"
+    assert 'predictions,vrd,test,"lu2016 phrase, k = 10 triplets",phrase,10,triplet,all,50,100.0,100.0' in lines
+    assert '"ceiling, relabelled",vrd,test,"lu2016 phrase, any k",phrase,any,,all,any,75.0,' in lines
     value = json.loads(run("evaluate", *arguments, "--json").out)
     recalls = {(r["what"], r["k"], r["subset"], r["N"]): r["recall"] for r in value["recalls"]}
     assert recalls["predictions", 1, "all", 50] == 0
@@ -126,6 +130,8 @@ def test_free_k_is_chosen_on_validation_predictions_and_never_on_the_test_split(
     with_validation = run("evaluate", *base, "--validation", validation)
     assert "free k = 2, chosen on 2 validation images" in with_validation.out
     assert "lu2016 relationship, k = 2 triplets" in with_validation.out
+    value = json.loads(run("evaluate", *base, "--validation", validation, "--json").out)
+    assert value["free_k"] == {"lu2016 relationship": 2}
     alone = run("evaluate", test, "--dataset", "vrd", "--root", root, "--k", "free")
     assert (alone.code, alone.out) == (1, "")
     mixed = run("evaluate", test, "--dataset", "vrd", "--root", root, "--k", "free", "--validation", test)

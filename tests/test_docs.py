@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_every_function_and_test_in_the_map_of_the_paper_exists() -> None:
     text = (ROOT / "docs" / "paper.md").read_text()
-    names = set(re.findall(r"`((?:cp|prior|ranking|test_\w+)\.[\w.]+)`", text))
+    names = set(re.findall(r"`((?:cp|prior|ranking|evaluation|datasets|test_\w+)\.[\w.]+)`", text))
     assert len(names) > 20
     for name in names:
         module, *path = name.split(".")
@@ -26,9 +26,11 @@ def test_every_function_and_test_in_the_map_of_the_paper_exists() -> None:
 
 def test_the_layers_in_contributing_are_the_rooms_that_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    for room in ("structures", "boxes", "cp", "kernels", "prior", "ranking"):
-        assert f"`{room}" in text or f" {room}" in text
-        assert (ROOT / "src" / "polyadic" / f"{room}.py").exists() or (ROOT / "src" / "polyadic" / room).is_dir()
+    source = ROOT / "src" / "polyadic"
+    rooms = {path.relative_to(source).with_suffix("").parts[0] for path in source.rglob("*.py")} - {"__init__"}
+    assert rooms > {"cp", "ranking", "evaluation", "cli"}
+    for room in rooms:
+        assert f"`{room}" in text or f" {room}" in text, room
 
 
 def test_links_between_the_documents_lead_somewhere() -> None:
@@ -70,3 +72,40 @@ def test_the_readme_quotes_what_the_benchmarks_measured() -> None:
     with (ROOT / "results" / "loss.csv").open() as file:
         shares = [float(row["share"]) for row in csv.DictReader(file) if row["kind"] == "step"]
     assert f"at most {max(shares):.2%} of a training step" in text
+
+
+def test_the_readme_quotes_the_results_on_lu_s_predictions() -> None:
+    text = (ROOT / "README.md").read_text()
+    with (ROOT / "results" / "vrd-lu.csv").open() as file:
+        rows = list(csv.DictReader(file))
+
+    def recall(what: str, task: str, k: str, subset: str, n: str) -> float:
+        wanted = (what, task, k, subset, n)
+        found = [r for r in rows if (r["what"], r["task"], r["k"], r["subset"], r["N"]) == wanted]
+        assert len(found) == 1
+        return float(found[0]["recall"])
+
+    for task in ("relationship", "phrase"):
+        for subset, name in (("all", task), ("zero-shot", f"zero-shot {task}")):
+            cells = " | ".join(f"{recall('predictions', task, 'any', subset, n):.6f}" for n in ("20", "50", "100"))
+            assert f"| {name} | {cells} |" in text
+    pairs = [
+        " / ".join(f"{recall('count table', task, k, 'all', n):.2f}" for n in ("50", "100"))
+        for task in ("relationship", "phrase")
+        for k in ("1", "10")
+    ]
+    assert f"| count table, no pixels | {' | '.join(pairs)} |" in text
+    for what in ("ceiling, labels kept", "ceiling, relabelled"):
+        r, p = (f"{recall(what, task, 'any', 'all', 'any'):.2f}" for task in ("relationship", "phrase"))
+        assert f"| {what}, any k and N | {r} | {r} | {p} | {p} |" in text
+
+
+def test_the_readme_quotes_the_benchmark_of_evaluation() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    with (ROOT / "results" / "evaluation.csv").open() as file:
+        rows = {row["case"]: row for row in csv.DictReader(file)}
+    stream, vrd = rows["streaming"], rows["VRD test, 100 per image"]
+    assert f"is {float(vrd['ratio']):.0f} times faster than a plain Python loop" in text
+    assert f"{float(vrd['images per second']):,.0f} images per second" in text
+    assert f"{int(stream['images']):,} made-up images stream through" in text
+    assert f"with {float(stream['memory growth MB']):.1f} MB more memory at the end" in text

@@ -5,6 +5,8 @@ One pass: each image goes to the evaluator, its boxes to the count table and to 
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,11 +38,35 @@ class Comparison:
             **where,
             "recalls": [{"what": what, **where, **row.to_json()} for what, row in self.rows],
             "ceilings": [
-                {"what": what, **where, "protocol": protocol.label, "recall": None if np.isnan(value) else value}
+                {"what": what, **where, "protocol": protocol.label, "task": protocol.task, "subset": protocol.subset}
+                | {"recall": None if np.isnan(value) else value}
                 for what, protocol, value in self.ceilings
             ],
             "notes": list(self.notes),
         }
+
+    def to_csv(self) -> str:
+        """One line per number: what, protocol, N, recall, mean recall."""
+        columns = (
+            "what",
+            "dataset",
+            "split",
+            "protocol",
+            "task",
+            "k",
+            "k_unit",
+            "subset",
+            "N",
+            "recall",
+            "mean_recall",
+        )
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        ceilings = [{**each, "N": "any"} for each in self.to_json()["ceilings"]]
+        for record in [*self.to_json()["recalls"], *ceilings]:
+            writer.writerow({**record, "k": record.get("k") or "any"})
+        return text.getvalue()
 
 
 def compare(

@@ -237,8 +237,11 @@ def open_image(path: Path) -> Image:
 def _freeze(value: object, where: str, **columns: tuple[type, int]) -> None:
     """Set fields to arrays of their dtype and width (0 for a vector); an empty list has every width."""
     for name, (dtype, width) in columns.items():
-        given = getattr(value, name)
-        array = np.asarray(given)
+        try:
+            array = np.asarray(getattr(value, name))
+        except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors on a GPU
+            reason = str(error).splitlines()[0]
+            raise PolyadicError(f"{where}: {name} must be numbers, in NumPy's reach ({reason})") from error
         if array.size == 0:
             array = np.zeros((0, width) if width else 0, dtype)
         if array.dtype.kind not in ("iu" if dtype is np.int64 else "iuf") or array.ndim != (2 if width else 1):

@@ -47,6 +47,7 @@ def command(
     iou_offset: Annotated[int | None, typer.Option("--iou-offset", help="1 or 0.")] = None,
     bootstrap: Annotated[int, typer.Option("--bootstrap", min=0, help="Replicates for 95% intervals over images.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="One line per number, for a results file.")] = False,
 ) -> None:
     """Score predictions under named protocols. --k, --task, --protocol and --top take several values: --k 1 10 free."""
     from polyadic.comparison import compare
@@ -64,6 +65,7 @@ def command(
 
     data = load_dataset(dataset, root, split)
     notes: list[str] = []
+    free: dict[str, int | str] = {}
     train: Dataset | None = None
     try:
         train = load_dataset(dataset, root, "fit" if split == "validation" else "train")
@@ -81,6 +83,7 @@ def command(
                 chosen, images = _free_k(base, dataset, root, split, validation)
                 found = f"free k = {chosen or 'any'}, chosen on {images:,} validation images"
                 notes.append(f"{base.name} {base.task}: {found}")
+                free[f"{base.name} {base.task}"] = chosen or "any"
                 protocols.append(base.change(k=chosen))
             else:
                 protocols.append(base.change(k=_number(word)))
@@ -92,8 +95,12 @@ def command(
     boxes = _detections(predictions.expanduser(), detections, data.vocabulary)
     result = compare(data, _stream(predictions, data), protocols, train, boxes, bootstrap)
     if as_json:
-        value = {"predictions": predictions.name, **result.to_json()}
-        typer.echo(json.dumps({**value, "notes": [*notes, *result.notes]}))
+        value = {"predictions": predictions.name, **result.to_json(), "notes": [*notes, *result.notes], "free_k": free}
+        typer.echo(json.dumps(value))
+    elif as_csv:
+        typer.echo(result.to_csv(), nl=False)
+        for note in (*notes, *result.notes):
+            typer.echo(f"note: {note}", err=True)
     else:
         comparison_table(predictions.name, result, notes)
 

@@ -50,7 +50,11 @@ def keep_best(off, scores, pairs, triplets, k, by_label, top):  # type: ignore[n
     kept = np.full((images, top), -1, np.int64)
     for i in range(images):
         start, end = off[i], off[i + 1]
-        order = np.argsort(-scores[start:end], kind="mergesort")
+        order = np.arange(end - start)
+        for row in range(start + 1, end):
+            if scores[row] > scores[row - 1]:  # most files are in order already
+                order = np.argsort(-scores[start:end], kind="mergesort")
+                break
         size = 1
         while k > 0 and size < 2 * (end - start):
             size *= 2

@@ -1,0 +1,94 @@
+"""Scenes, detections and predictions are checked once, where they are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from polyadic import Dataset, Detections, PolyadicError, Predictions, Scene, Vocabulary
+from polyadic.scenes import open_image
+
+BOXES = [[0, 0, 5, 5], [1, 1, 9, 9]]
+
+
+def scene(**changes: Any) -> Scene:
+    fields: dict[str, Any] = {
+        "boxes": BOXES,
+        "labels": [3, 1],
+        "relations": [[0, 2, 1], [1, 0, 1]],
+        "size": (10.0, 20.0),
+    }
+    return Scene("a", Path("a.jpg"), **(fields | changes))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_lists_small_dtypes_and_tensors_become_exact_arrays() -> None:
+    for boxes in (BOXES, np.array(BOXES, np.uint8), torch.tensor(BOXES, dtype=torch.float32)):
+        made = scene(boxes=boxes)
+        assert made.boxes.dtype == np.float64
+        assert made.boxes.tolist() == BOXES
+    assert scene(relations=[]).triplets.shape == (0, 3)
+    assert scene().triplets.tolist() == [[3, 2, 1], [1, 0, 1]]
+
+
+def test_equal_scenes_compare_equal_and_a_changed_field_does_not(unchecked: None) -> None:
+    assert scene() == scene()
+    for change in ({"boxes": [[0, 0, 5, 5], [1, 1, 9, 8]]}, {"labels": [3, 2]}, {"size": None}, {"extra": {"a": 1}}):
+        assert scene() != scene(**change)
+    assert scene() != "a"
+
+
+BAD: list[tuple[Any, str]] = [
+    (lambda: scene(labels=[3]), "2 boxes need as many labels, got 1"),
+    (lambda: scene(relations=[[0, 2, 2]]), "relations point to box 2, but there are 2 boxes"),
+    (lambda: scene(relations=[[-1, 2, 1]]), "relations point to box -1"),
+    (lambda: scene(labels=[0.5, 1]), "labels must be numbers [n], got float64"),
+    (lambda: scene(boxes=[[1, 2, 3]]), "boxes must be [n, 4], got [1, 3]"),
+    (lambda: scene(boxes=[[1, 2, 3, 4], [1]]), "boxes must be numbers"),
+    (lambda: scene(boxes="abcd"), "boxes must be numbers [n, 4]"),
+    (lambda: scene(size=(0.0, 5.0)), "the frame must have a width and a height"),
+    (lambda: Detections("a", np.array(BOXES), np.array([0, 1]), np.array([0.5, 1.5])), "score 1 must lie in [0, 1]"),
+    (lambda: Detections("a", np.array(BOXES), np.array([0, 1]), np.array([0.5, np.nan])), "score 1 must lie in [0, 1]"),
+    (lambda: Detections("a", np.array(BOXES), np.array([0]), np.array([0.5, 1])), "need one length, got [2, 1, 2]"),
+    (lambda: Predictions("a", BOXES, [[0, 1]], [[0, 0, 1]], [np.nan]), "score 0 must be a finite number, got nan"),  # type: ignore[arg-type]
+    (lambda: Predictions("a", BOXES, [[0, 2]], [[0, 0, 1]], [1.0]), "pairs point to box 2"),  # type: ignore[arg-type]
+    (lambda: Predictions("a", [[5, 0, 0, 5]], [], [], []), "box 0 must be finite [x1, y1, x2, y2]"),  # type: ignore[arg-type]
+    (lambda: Dataset("d", "s", Vocabulary(("x",), ("y",)), (scene(), scene()), Path()), "image 'a' occurs twice"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(BAD)))
+@pytest.mark.usefixtures("unchecked")
+def test_impossible_values_are_refused_in_one_line(case: int) -> None:
+    make, message = BAD[case]
+    with pytest.raises(PolyadicError) as error:
+        make()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_picture_opens_by_content_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.jpg"
+    Image.new("L", (4, 3)).save(path, format="PNG")
+    assert (open_image(path).mode, open_image(path).size) == ("RGB", (4, 3))
+    path.write_text("no picture")
+    with pytest.raises(PolyadicError, match=r"x\.jpg is not a picture that can be read"):
+        open_image(path)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
+    with pytest.raises(PolyadicError, match=r"x\.jpg is not a picture that can be read"):
+        open_image(path)
+    with pytest.raises(PolyadicError, match="no image"):
+        open_image(tmp_path / "none.jpg")
+
+
+def test_a_dataset_is_a_sequence_of_scenes_and_counts_its_triplets(unchecked: None) -> None:
+    dataset = Dataset("d", "train", Vocabulary(tuple("wxyz"), tuple("pqr")), (scene(),), Path())
+    assert (len(dataset), dataset[0].name, [each.name for each in dataset]) == (1, "a", ["a"])
+    assert dataset.triplets().tolist() == [[3, 2, 1], [1, 0, 1]]
+    assert "1 scenes, 2 relations" in repr(dataset)
+    assert dataset.keep(lambda each: False).triplets().shape == (0, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -170,7 +171,8 @@ def test_every_switch_has_an_option(run: Run, root: Path, tmp_path: Path) -> Non
         (("--split", "dev"), "no split is called 'dev'"),
         (("--top", "0"), "tops must be rising whole numbers from 1"),
         (("--detections", "none.mat"), "no file none.mat"),
-        (("--validation", "none.jsonl", "--k", "free"), "no file none.jsonl"),
+        (("--validation", "none.jsonl", "--k", "free"), "vrd has no validation images"),
+        (("--validation", "none.jsonl"), "--validation is for choosing k: give --k free as well"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -191,6 +193,41 @@ def test_predictions_for_images_that_do_not_exist_are_named(run: Run, root: Path
     result = run("evaluate", file, "--dataset", "vrd", "--root", root)
     assert result.code == 1
     assert "p.jsonl, record 2: image 'z.jpg' is none of the 2 of vrd test" in result.err
+    file.write_text(file.read_text().replace('"z.jpg"', '"images/d.png"'))
+    assert "did you mean 'd.jpg'?" in run("evaluate", file, "--dataset", "vrd", "--root", root).err
+
+
+def test_predictions_that_look_wrong_are_scored_with_a_note(run: Run, root: Path, tmp_path: Path) -> None:
+    file = write_predictions(root, "test", tmp_path / "p.jsonl")
+    first, second = file.read_text().splitlines()
+    arguments = (file, "--dataset", "vrd", "--root", root, "--k", "5")
+    file.write_text(first + "\n")
+    assert "1 of 2 images have no record in the predictions" in run("evaluate", *arguments).out
+    far = json.loads(first)
+    far["boxes"][0] = [0, 0, 400, 500]
+    file.write_text(json.dumps(far) + "\n" + second)
+    assert (
+        "boxes leave the frame in 1 images (c.jpg: [0.0, 0.0, 400.0, 500.0] in 100 x 100)"
+        in run("evaluate", *arguments).out
+    )
+    lines = [json.loads(line) for line in (first, second)]
+    file.write_text("\n".join(json.dumps({**x, "boxes": (np.array(x["boxes"]) / 100).tolist()}) for x in lines))
+    assert "all boxes lie within 2 pixels" in run("evaluate", *arguments).out
+    file.write_text("\n".join(json.dumps({**x, "size": [100, 50]}) for x in lines))
+    assert "the size is of another shape than the annotated frame in 2 images" in run("evaluate", *arguments).out
+    assert "at most 2 per pair of boxes: a larger k changes nothing" in run("evaluate", *arguments).out
+    file.write_text("\n")
+    empty = run("evaluate", *arguments)
+    assert (empty.code, empty.err) == (1, "polyadic: p.jsonl: no predictions in the file\n")
+
+
+def test_names_that_the_terminal_cannot_show_do_not_stop_a_command(root: Path) -> None:
+    (root / "objects.json").write_text(json.dumps(["person", "horse", "hüt"]))
+    code = f"from polyadic.cli import main; main(['data', 'stats', 'vrd', '--root', {str(root)!r}])"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "h?t 1" in done.stdout
 
 
 def test_a_missing_training_split_costs_the_baseline_and_says_so(run: Run, root: Path, tmp_path: Path) -> None:
@@ -244,15 +281,25 @@ def test_check_finds_pictures_that_are_none_or_have_another_shape(run: Run, root
     Image.new("RGB", (90, 50)).save(folder / "b.jpg")
     result = run("data", "check", "vrd", "--root", root)
     assert result.code == 1
-    assert "a.jpg, a.jpg: not a picture, or damaged" in result.out
-    assert "b.jpg, b.jpg: the picture is 90 x 50, its frame 100 x 100" in result.out
+    assert "a.jpg: not a picture, or damaged" in result.out
+    assert "b.jpg: the picture is 90 x 50, its frame 100 x 100" in result.out
+
+
+def test_check_finds_empty_splits_and_images_in_two_splits(run: Run, tmp_path: Path) -> None:
+    both = {"c.jpg": TEST["c.jpg"]}
+    result = run("data", "check", "vrd", "--root", write_vrd(tmp_path / "a", train=both))
+    assert result.code == 1
+    assert "c.jpg: stands in train as well as in test" in result.out
+    result = run("data", "check", "vrd", "--root", write_vrd(tmp_path / "b", train={}))
+    assert result.code == 1
+    assert "the split train has no images" in result.out
 
 
 def test_check_goes_on_past_a_split_that_cannot_be_read(run: Run, root: Path) -> None:
     (root / "annotations_train.json").write_text("{")
     result = run("data", "check", "vrd", "--root", root)
     assert result.code == 1
-    assert "annotations_train.json is not complete JSON" in result.out
+    assert "annotations_train.json: not complete JSON" in result.out
     assert "vrd test: 2 images" in result.out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def test_the_count_table_beside_is_that_of_the_same_boxes(data: tuple[Dataset, D
         (KEPT, "relationship"): 75,
         (RELABELLED, "relationship"): 75,
     }
-    assert result.notes == ()
+    assert result.notes == ("the predictions have at most 1 per pair of boxes: a larger k changes nothing for them",)
 
 
 def test_without_labels_there_is_a_ceiling_for_relabelled_boxes_alone_and_a_note(data: tuple[Dataset, Dataset]) -> None:
@@ -69,7 +70,7 @@ def test_without_labels_there_is_a_ceiling_for_relabelled_boxes_alone_and_a_note
     result = compare(test, true_predictions(test, labelled=False), [LU], train)
     assert {what for what, _ in result.rows} == {PREDICTIONS}
     assert [what for what, _, _ in result.ceilings] == [RELABELLED]
-    assert "needs the boxes' labels and confidences" in result.notes[0]
+    assert "needs the boxes' labels and confidences" in result.notes[-1]
     labelled = {each.image: each.detections for each in true_predictions(test, labelled=True) if each.detections}
     beside = compare(test, true_predictions(test, labelled=False), [LU], train, labelled)
     assert {what for what, _ in beside.rows} == {PREDICTIONS, COUNT_TABLE}
@@ -100,3 +101,60 @@ def test_every_number_in_the_json_says_what_where_and_under_which_protocol(data:
         assert (record["dataset"], record["split"]) == ("vrd", "test")
         assert record["protocol"].startswith("lu2016 relationship, any k")
         assert record["what"]
+
+
+def test_a_count_table_s_number_does_not_depend_on_the_company_it_is_printed_in(data: tuple[Dataset, Dataset]) -> None:
+    train, test = data
+    one = get_protocol("motifs").change(task="phrase-classification", tops=(2, 5))
+    for unit in ("predicate", "triplet"):
+        alone = compare(test, true_predictions(test, labelled=False), [one.change(k_unit=unit)], train)
+        others = [one.change(k_unit=unit), one.change(k=10, k_unit="triplet"), one.change(k=None)]
+        together = compare(test, true_predictions(test, labelled=False), others, train)
+        assert values(together, COUNT_TABLE, others[0]) == values(alone, COUNT_TABLE, others[0])
+        assert values(together, COUNT_TABLE, others[1]) != []
+
+
+def test_rows_ceilings_and_intervals_share_images_frames_and_replicates(data: tuple[Dataset, Dataset]) -> None:
+    train, test = data
+    table = CountTable.fit(train, train.vocabulary)
+    half = [
+        replace(
+            table.predict(Detections(s.name, s.boxes * (0.5, 0.25, 0.5, 0.25), s.labels, np.ones(len(s.boxes)))),
+            size=(50.0, 25.0),
+        )
+        for s in test
+    ]
+    drop = LU.change(no_prediction="drop")
+    protocols = [drop.change(k=1), LU.change(k=1), LU.change(k=1, k_unit="predicate")]
+    empty = replace(half[0], pairs=half[0].pairs[:0], triplets=half[0].triplets[:0], scores=half[0].scores[:0])
+    result = compare(test, [empty, half[1]], protocols, train, bootstrap=30)
+    mine = [row for what, row in result.rows if what == PREDICTIONS]
+    theirs = [row for what, row in result.rows if what == COUNT_TABLE]
+    assert [row.protocol for row in mine] == [row.protocol for row in theirs] == [p for p in protocols for _ in p.tops]
+    assert [row.truths for row in mine] == [row.truths for row in theirs] == [2, 2, 4, 4, 4, 4]
+    ceilings = {(what, each.no_prediction): value for what, each, value in result.ceilings}
+    # image c has two truths in reach, image d one and a self-pair; with "drop", c counts nowhere
+    assert ceilings == {(KEPT, "count"): 75, (RELABELLED, "count"): 75, (KEPT, "drop"): 50, (RELABELLED, "drop"): 50}
+    # the predictions are the count table on the same boxes, in a frame of another shape: the same numbers on image d
+    assert [row.recall for row in mine[:2]] == [row.recall for row in theirs[:2]]
+    assert [row.recall_interval for row in mine[:2]] == [row.recall_interval for row in theirs[:2]] != [None, None]
+
+
+def test_detections_of_other_images_are_told(data: tuple[Dataset, Dataset]) -> None:
+    train, test = data
+    other = Detections("z.jpg", test[0].boxes, test[0].labels, np.ones(len(test[0].boxes)))
+    result = compare(test, true_predictions(test, labelled=True), [LU], train, {"z.jpg": other})
+    assert "2 of 2 images have no detections" in result.notes
+
+
+def test_predicate_classification_gives_the_count_table_the_true_labels_at_full_confidence(
+    data: tuple[Dataset, Dataset],
+) -> None:
+    train, test = data
+    protocol = LU.change(task="predicate-classification", k=1)
+    result = compare(test, true_predictions(test, labelled=False), [protocol], train)
+    table = CountTable.fit(train, train.vocabulary)
+    found = [table.predict(Detections(s.name, s.boxes, s.labels, np.ones(len(s.boxes))), k=1) for s in test]
+    expected = [row.recall for row in evaluate(test, found, [protocol], 2)]
+    assert values(result, COUNT_TABLE, protocol) == expected
+    assert expected[-1] > 0

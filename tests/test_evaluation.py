@@ -6,6 +6,7 @@ import itertools
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import evaluation_oracle as oracle
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyadic import PolyadicError
-from polyadic.evaluation import PRESETS, Ceiling, Evaluator, Protocol, choose_k, evaluate, get_protocol
+from polyadic.evaluation import FREE_K, PRESETS, Ceiling, Evaluator, Protocol, choose_k, evaluate, get_protocol
 from polyadic.scenes import Predictions, Scene
 
 LU = get_protocol("lu2016")
@@ -135,6 +136,54 @@ def test_predictions_in_a_smaller_picture_are_scaled_to_the_annotated_frame() ->
     assert recall_of(truth, small) == 100
 
 
+def test_of_equal_overlaps_the_first_or_the_last_truth_is_taken() -> None:
+    # the first prediction overlaps both truths alike, the second only the first truth
+    boxes = [[0.0, 0, 9, 9], [2.0, 0, 11, 9], [50.0, 0, 59, 9]]
+    truth = scene([(0, 1, 2), (1, 1, 2)], [0, 0, 2], boxes)
+    mine = np.array([[1.0, 0, 10, 9], [-3.0, 0, 6, 9], [50.0, 0, 59, 9]])
+    answer = Predictions("a", mine, np.array([[0, 2], [1, 2]]), np.array([[0, 1, 2]] * 2), np.array([0.9, 0.8]))
+    assert recall_of(truth, answer, tie="first") == 50
+    assert recall_of(truth, answer, tie="last") == 100
+
+
+def test_a_hit_needs_the_protocol_s_overlap() -> None:
+    truth = scene([(0, 1, 1)], [0, 2], TWO)
+    answer = Predictions("a", np.array([[0.0, 0, 9, 5], TWO[1]]), np.array([[0, 1]]), np.array([[0, 1, 2]]), np.ones(1))
+    assert recall_of(truth, answer, iou=0.6) == 100  # 60 of 100 pixels
+    assert recall_of(truth, answer, iou=0.61) == 0
+
+
+def test_k_per_labelled_pair_when_one_pair_of_boxes_has_many_labels() -> None:
+    rng = np.random.default_rng(1)
+    n = 3000
+    triplets = np.stack([rng.integers(0, 30, n), rng.integers(0, 5, n), rng.integers(0, 30, n)], axis=1)
+    answer = Predictions("a", np.array(TWO), np.tile([[0, 1]], (n, 1)), triplets, rng.random(n))
+    truths = [(0, p, 1) for p in range(5)]
+    for s, o in ((3, 7), (7, 3), (0, 29)):
+        truth = scene(truths, [s, o], TWO)
+        for k in (1, 2):
+            kept = oracle.kept(as_plain(truth, answer)[0], k, "predicate", 2000)
+            expected = len({p["triplet"] for p in kept if p["triplet"][::2] == (s, o)})
+            table = evaluate([truth], [answer], [LU.change(k=k, k_unit="predicate", tops=(2000,))], 5)
+            assert table[0].recall == 20 * expected
+
+
+def test_the_number_of_truths_and_images_is_that_of_the_subset() -> None:
+    scenes = [
+        scene([(0, 1, 1), (0, 2, 1)], [0, 2], TWO, "a"),
+        scene([(0, 1, 1)], [0, 2], TWO, "b"),
+        scene([], [0, 2], TWO, "c"),
+    ]
+    protocols = [LU, LU.change(subset="zero-shot"), LU.change(no_prediction="drop")]
+    table = evaluate(scenes, [predictions([(0, 1)], [(0, 1, 2)], [1.0])], protocols, 5, seen=np.array([[0, 1, 2]]))
+    assert [(table.at(p, 20).truths, table.at(p, 20).images) for p in protocols] == [(3, 2), (1, 1), (2, 1)]
+
+
+def test_scenes_keep_the_shape_of_a_frame_that_is_not_square() -> None:
+    truth = scene([(0, 1, 1)], [0, 2], TWO)
+    assert truth.boxes_in(200, 50)[1].tolist() == [40, 0, 58, 4.5]
+
+
 def test_images_without_predictions_count_or_leave() -> None:
     scenes = [scene([(0, 1, 1)], [0, 2], TWO, name) for name in "ab"]
     answer = predictions([(0, 1)], [(0, 1, 2)], [0.5])
@@ -165,8 +214,10 @@ def test_the_order_of_images_and_the_number_held_at_once_do_not_matter(monkeypat
         return [x for row in table for x in (row.recall, row.mean_recall, *(row.recall_interval or ()))]
 
     expected = run(list(range(50)))
-    monkeypatch.setattr("polyadic.evaluation._CHUNK", 7)
+    monkeypatch.setattr("polyadic.evaluation._IMAGES", 7)
     assert run(list(range(50))[::-1]) == pytest.approx(expected)
+    monkeypatch.setattr("polyadic.evaluation._ROWS", 30)
+    assert run(list(range(50))) == pytest.approx(expected)
 
 
 def test_bootstrap_intervals_have_the_width_of_the_exact_standard_error() -> None:
@@ -175,13 +226,20 @@ def test_bootstrap_intervals_have_the_width_of_the_exact_standard_error() -> Non
         Predictions(str(i), np.array(TWO), np.array([[0, 1]]), np.array([[0, 1 if i % 4 else 0, 2]]), np.ones(1))
         for i in range(400)
     ]
-    row = evaluate(scenes, answers, [LU], 5, bootstrap=2000)[0]
-    assert row.recall == 75
+    row = evaluate(scenes, answers, [LU], 5, bootstrap=4000)[0]
+    assert (row.recall, row.mean_recall, row.truths, row.images) == (75, 75, 400, 400)
+    assert row.mean_recall_interval == row.recall_interval  # one predicate
+    seeds = [Evaluator([LU], 5, bootstrap=50, seed=seed) for seed in (0, 0, 1)]
+    for evaluator in seeds:
+        for truth, answer in zip(scenes, answers, strict=True):
+            evaluator.update(truth, answer)
+    first, same, other = (evaluator.result()[0].recall_interval for evaluator in seeds)
+    assert first == same != other
     assert row.recall_interval is not None
     low, high = row.recall_interval
     width = 2 * 1.96 * 100 * math.sqrt(0.75 * 0.25 / 400)
     assert low < 75 < high
-    assert high - low == pytest.approx(width, rel=0.15)
+    assert high - low == pytest.approx(width, rel=0.06)
 
 
 def test_free_k_is_the_best_of_the_sweep_and_the_smallest_of_equals() -> None:
@@ -189,6 +247,25 @@ def test_free_k_is_the_best_of_the_sweep_and_the_smallest_of_equals() -> None:
     answer = predictions([(0, 1)] * 3, [(0, 1, 2), (0, 3, 2), (0, 4, 2)], [0.9, 0.8, 0.7])
     assert choose_k([truth], [answer], LU, 5) == 2
     assert choose_k([truth], [answer], LU.change(k=1), 5, candidates=(None, 1)) is None
+    assert FREE_K == (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 20, 70, None)
+    with pytest.raises(PolyadicError, match="no truths on which k could be chosen"):
+        choose_k([], [], LU, 5)
+
+
+def test_free_k_weighs_both_n_and_all_truths() -> None:
+    # 60 wrong pairs come first at k = 1; at k = 2 the second triplets of all pairs push the truth beyond 100
+    boxes = np.concatenate([np.array(TWO), np.tile([[60.0, 60, 69, 69]], (60, 1))])
+    truth = scene([(0, 1, 1)], [0, 2], TWO)
+    wrong = np.array([[i, 0] for i in range(2, 62)])
+    pairs = np.concatenate([wrong, wrong, [[0, 1]]])
+    triplets = np.array([[1, 0, 0]] * 60 + [[1, 3, 0]] * 60 + [[0, 1, 2]])
+    scores = np.concatenate([np.full(60, 0.9), np.full(60, 0.8), [0.7]])
+    answer = Predictions("a", boxes, pairs, triplets, scores)
+    early = Predictions("b", boxes, pairs[::-1], triplets[::-1].copy(), scores)  # the truth of b is first, at any k
+    other = scene([(0, 1, 1)], [0, 2], TWO, "b")
+    assert choose_k([truth, other], [answer, early], LU, 5, candidates=(2, 1)) == 1  # R@100 is larger, R@50 the same
+    zero_shot = LU.change(subset="zero-shot")
+    assert choose_k([truth], [answer], zero_shot, 5, candidates=(2, 1)) == 1  # chosen on all truths
 
 
 @settings(max_examples=60, deadline=None)
@@ -215,9 +292,15 @@ def test_no_prediction_exceeds_the_ceiling_of_its_boxes() -> None:
     images = [random_image(rng, str(i)) for i in range(40)]
     ceiling = Ceiling(LU, relabel=True)
     best = 0.0
+    different = []  # a prediction that relates a box to itself may hit what no two boxes can
     for each, answer in images:
         ceiling.update(each, None if answer is None else answer.boxes)
-    table = evaluate([s for s, _ in images], [p for _, p in images if p], [LU.change(match="many-to-one")], PREDICATES)
+        if answer is not None:
+            two = answer.pairs[:, 0] != answer.pairs[:, 1]
+            different.append(
+                replace(answer, pairs=answer.pairs[two], triplets=answer.triplets[two], scores=answer.scores[two])
+            )
+    table = evaluate([s for s, _ in images], different, [LU.change(match="many-to-one")], PREDICATES)
     best = max(row.recall for row in table)
     assert 0 < best <= ceiling.result()
 
@@ -234,6 +317,33 @@ def test_classification_refuses_boxes_and_labels_that_are_not_the_true_ones() ->
         recall_of(truth, relabelled, task="predicate-classification")
     with pytest.raises(PolyadicError, match=r"a: phrase-classification starts from the 2 true boxes, but the subject"):
         recall_of(truth, moved, task="phrase-classification")
+    object_moved = Predictions("a", np.array([TWO[0], [0.0, 0, 1, 1]]), right.pairs, right.triplets, right.scores)
+    with pytest.raises(PolyadicError, match="but the object of prediction 0 is none of them"):
+        recall_of(truth, object_moved, task="phrase-classification")
+
+
+def test_the_ceiling_counts_the_truths_that_the_protocol_counts(unchecked: None) -> None:
+    far = [[70.0, 70, 79, 79], [90.0, 70, 99, 79]]
+    scenes = [
+        scene([(0, 1, 1), (2, 1, 3), (0, 3, 1)], [0, 2, 1, 1], TWO + far, "a"),
+        scene([(0, 4, 1)], [0, 2], TWO, "b"),
+    ]
+    seen = np.array([[0, 1, 2], [1, 1, 1]])
+
+    def ceiling(**switches: object) -> float:
+        made = Ceiling(LU.change(**switches), seen=seen)
+        made.update(scenes[0], np.array(TWO), np.array([0, 2]))
+        made.update(scenes[1], None)
+        return made.result()
+
+    assert ceiling() == 50  # of a two in reach, one not; of b none
+    assert ceiling(subset="zero-shot") == 50  # (0, 3, 1) of a, not (0, 4, 1) of b
+    assert ceiling(subset="zero-shot", no_prediction="drop") == 100
+    assert ceiling(no_prediction="drop") == pytest.approx(200 / 3)
+    assert ceiling(aggregate="image-mean") == pytest.approx(100 / 3)
+    assert ceiling(aggregate="image-mean", subset="zero-shot") == 50
+    with pytest.raises(PolyadicError, match="need one length"):
+        Ceiling(LU).update(scenes[0], np.array(TWO), np.array([0]))
 
 
 def test_unknown_and_repeated_images_are_refused() -> None:
@@ -243,6 +353,48 @@ def test_unknown_and_repeated_images_are_refused() -> None:
         evaluate([truth], [answer, answer], [LU], 5)
     with pytest.raises(PolyadicError, match="'a' is none of the 0 images"):
         evaluate([], [answer], [LU], 5)
+    with pytest.raises(PolyadicError, match="scenes: image 'a' is there twice"):
+        evaluate([truth, truth], [], [LU], 5)
+    with pytest.raises(PolyadicError, match="predictions of 'a' were given for the image 'b'"):
+        Evaluator([LU], 5).update(scene([], [0, 2], TWO, "b"), answer)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"protocols": LU}, "protocols must be a list like"),
+        ({"protocols": ["lu2016"]}, "protocols must be a list like"),
+        ({"protocols": []}, "give at least one"),
+        ({"predictions": {"a": None}}, "must be Predictions, one per image, got a str"),
+        ({"predicates": 1}, "truths of a: classes count from 0, got (0, 1, 2) among 1 predicates"),
+        ({"seen": np.zeros((2, 2), int)}, "seen must be whole numbers [n, 3]"),
+        ({"seen": np.full((2, 3), 0.5)}, "seen must be whole numbers [n, 3]"),
+        ({"bootstrap": -1}, "bootstrap must be a number of replicates"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_cannot_be_evaluated_is_one_line(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"scenes": [scene([(0, 1, 1)], [0, 2], TWO)], "predictions": [], "protocols": [LU]}
+    with pytest.raises(PolyadicError) as error:
+        evaluate(**(arguments | {"predicates": 5} | change))  # type: ignore[arg-type]
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_predicted_classes_out_of_range_and_unknown_frames_are_refused() -> None:
+    truth = scene([(0, 1, 1)], [0, 2], TWO)
+    for triplet in ((0, 5, 2), (0, -1, 2), (1 << 20, 0, 0)):
+        with pytest.raises(PolyadicError, match="predictions of a: classes count from 0"):
+            recall_of(truth, predictions([(0, 1)], [triplet], [0.5]))
+    unknown = replace(truth, size=None)
+    small = replace(predictions([(0, 1)], [(0, 1, 2)], [0.5]), size=(50.0, 50.0))
+    with pytest.raises(PolyadicError, match="the size of the annotated frame is unknown"):
+        recall_of(unknown, small)
+
+
+def test_there_is_no_row_for_a_protocol_that_was_not_evaluated() -> None:
+    with pytest.raises(PolyadicError, match="no row for lu2016 relationship, any k at N = 30"):
+        evaluate([scene([], [0, 2], TWO)], [], [LU], 5).at(LU, 30)
 
 
 @pytest.mark.parametrize(
@@ -291,4 +443,7 @@ def test_the_evaluator_loads_no_torch() -> None:
 
 
 def test_a_protocol_of_one_s_own_has_a_label() -> None:
-    assert Protocol("mine", "one-to-one", "pooled", k=3).label == "mine relationship, k = 3 triplets"
+    label = Protocol("mine", "one-to-one", "pooled", k=3, iou=0.7).label
+    assert label.startswith("mine relationship, k = 3 triplets, match = one-to-one, aggregate = pooled")
+    assert "iou = 0.7" in label
+    assert LU.change(iou=0.7).label == "lu2016 relationship, any k, iou = 0.7"

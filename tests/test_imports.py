@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "polyadic"
 # each other.
 LAYERS = [
     {"vocabulary", "kernels"},
-    {"structures", "scenes"},
+    {"structures", "scenes", "strict_json"},
     {"boxes", "cp", "config"},
     {
         "prior",

@@ -75,19 +75,29 @@ def without(key: str) -> dict[str, Any]:
 BAD_LINES: dict[str, tuple[str, str]] = {
     "cut": (json.dumps(GOOD)[:40], "not complete JSON"),
     "binary": ("\x00\x01\x02", "not complete JSON"),
-    "list": ("[1, 2]", "expected an object with image, boxes"),
+    "list": ("[1, 2]", "expected one object per line, with image, boxes"),
     "missing key": (json.dumps(without("scores")), "no 'scores'; a record has image"),
     "unknown key": (json.dumps({**GOOD, "score": 1}), "unknown key 'score'"),
     "image": (json.dumps({**GOOD, "image": 7}), "image: expected a name, got 7"),
+    "a key twice": ('{"image": "a", "scores": [1], "scores": [2]}', "'scores' occurs twice in one object"),
+    "number as text": (json.dumps({**GOOD, "scores": ["0.5"]}), "scores: expected a list of numbers"),
+    "truth value": (json.dumps({**GOOD, "scores": [True]}), "scores: expected a list of numbers"),
+    "huge": (json.dumps({**GOOD, "scores": [10**400]}), "scores: expected a list of numbers"),
+    "far pointer": (
+        json.dumps({**GOOD, "pairs": [[0, 10**30]]}),
+        "pairs: expected rows of 2 numbers|pairs: expected whole",
+    ),
+    "deep": ("[" * 200000, "JSON nested too deeply|not complete JSON"),
+    "page": ("<!DOCTYPE html>", "a web page or XML, not JSON"),
     "nan": (json.dumps({**GOOD, "scores": [float("nan")]}), "score 0 must be a finite number, got nan"),
     "infinite": (json.dumps({**GOOD, "scores": [float("inf")]}), "score 0 must be a finite number, got inf"),
-    "null": (json.dumps({**GOOD, "scores": [None]}), "score 0 must be a finite number|scores: expected numbers"),
-    "text": (json.dumps({**GOOD, "scores": ["high"]}), "scores: expected numbers"),
+    "null": (json.dumps({**GOOD, "scores": [None]}), "scores: expected a list of numbers"),
+    "text": (json.dumps({**GOOD, "scores": ["high"]}), "scores: expected a list of numbers"),
     "short": (json.dumps({**GOOD, "scores": []}), r"need one length, got \[1, 1, 0\]"),
     "pointer": (json.dumps({**GOOD, "pairs": [[0, 2]]}), "pairs point to box 2, but there are 2 boxes"),
     "half": (json.dumps({**GOOD, "pairs": [[0, 0.5]]}), "pairs: expected whole numbers"),
     "inside out": (json.dumps({**GOOD, "boxes": [[5, 0, 0, 5], [1, 1, 9, 9]]}), r"box 0 must be finite .*got \[5\.0"),
-    "ragged": (json.dumps({**GOOD, "boxes": [[5, 0, 0], [1, 1, 9, 9]]}), "boxes: expected numbers"),
+    "ragged": (json.dumps({**GOOD, "boxes": [[5, 0, 0], [1, 1, 9, 9]]}), "boxes: expected rows of 4 numbers"),
     "three": (json.dumps({**GOOD, "boxes": [[5, 0, 0]]}), "boxes: expected rows of 4 numbers"),
     "class": (
         json.dumps({**GOOD, "triplets": [["persom", "ride", "horse"]]}),
@@ -176,6 +186,8 @@ def test_lu_s_predictions_are_read_with_classes_from_zero_and_one_box_per_detect
     assert (first.pairs[0] == first.pairs[1]).all()
     assert first.pairs[2, 0] != first.pairs[0, 0]
     assert first.boxes[first.pairs[2, 0]].tolist() == [9, 9, 200, 200]
+    assert len({int(row) for row in first.pairs[:, 1]}) == 1  # the object's label is the object's
+    assert len(first.boxes) == 3
     found = list(read_detections(tmp_path / "objectDetRCNN.mat", NAMES))
     assert (found[0].labels.tolist(), found[0].scores.tolist(), len(found[1])) == ([2], [0.25], 0)
 

@@ -18,8 +18,6 @@ from jaxtyping import Float
 from polyadic.scenes import Detections, Predictions, Scene
 from polyadic.vocabulary import PolyadicError, Vocabulary
 
-_UNLABELLED = 100  # triplets per pair of unlabelled boxes: more than any N can use
-
 
 @dataclass(frozen=True)
 class CountTable:
@@ -33,7 +31,7 @@ class CountTable:
     pairs: Counter[tuple[int, int]]  # all ordered pairs of two objects
     labels: Float[np.ndarray, " O"]  # P(class) of a box
     _rows: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
-    _best: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list, repr=False)
+    _best: dict[tuple[int | None, bool, int], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def fit(cls, scenes: Iterable[Scene], vocabulary: Vocabulary) -> CountTable:
@@ -96,19 +94,36 @@ class CountTable:
         boxes = detections.boxes, ends, triplets, scores, labels, detections.scores
         return Predictions(detections.image, *boxes, size=detections.size)
 
-    def predict_unlabelled(self, image: str, boxes: Float[np.ndarray, "N 4"], k: int | None = None) -> Predictions:
+    def predict_unlabelled(
+        self,
+        image: str,
+        boxes: Float[np.ndarray, "N 4"],
+        k: int | None = None,
+        per_labels: bool = False,
+        top: int = 100,
+    ) -> Predictions:
         """The same, when nobody says what is in the boxes: each pair gets the triplets likeliest for any pair.
 
-        P(s) P(o) stand for the confidences; class pairs that never share a training image are left out.
+        P(s) P(o) stand for the confidences; class pairs that never share a training image are left out. With
+        `per_labels` the k are counted per pair of labels. No more than an image's best `top` come out.
         """
-        if not self._best:
-            rows = [(s, o, self.labels[s] * self.labels[o] * self.row(s, o)) for s, o in sorted(self.pairs)]
-            scores = np.array([row for *_, row in rows]).ravel()
-            best = np.argsort(-scores, kind="stable")[:_UNLABELLED]
-            ends = np.array([(s, o) for s, o, _ in rows])[best // self.given_subject.shape[1]]
-            triplets = np.stack([ends[:, 0], best % self.given_subject.shape[1], ends[:, 1]], axis=1)
-            self._best.append((triplets, scores[best]))
-        triplets, scores = (column[: k or _UNLABELLED] for column in self._best[0])
         pairs = np.argwhere(~np.eye(len(boxes), dtype=bool))
-        each = np.tile(np.arange(len(triplets)), len(pairs))
-        return Predictions(image, boxes, np.repeat(pairs, len(triplets), axis=0), triplets[each], scores[each])
+        triplets, scores = self._likeliest(k, per_labels, top)
+        n = min(len(triplets), -(-top // max(len(pairs), 1)))  # all pairs share one list
+        each = np.tile(np.arange(n), len(pairs))
+        return Predictions(image, boxes, np.repeat(pairs, n, axis=0), triplets[each], scores[each])
+
+    def _likeliest(self, k: int | None, per_labels: bool, top: int) -> tuple[np.ndarray, np.ndarray]:
+        """Triplets of any pair by falling score, at most k in all, or of each pair of labels."""
+        if (k, per_labels, top) not in self._best:
+            P = self.given_subject.shape[1]
+            limit = min(k or P, P) if per_labels else P
+            found: list[tuple[float, int, int, int]] = []
+            for s, o in sorted(self.pairs):
+                row = self.labels[s] * self.labels[o] * self.row(s, o)
+                found += [(-float(row[p]), s, int(p), o) for p in np.argsort(-row, kind="stable")[:limit]]
+            found.sort()
+            keep = top if per_labels or k is None else min(k, top)
+            rows = np.array([row[1:] for row in found[:keep]], np.int64).reshape(-1, 3)
+            self._best[k, per_labels, top] = rows, -np.array([row[0] for row in found[:keep]])
+        return self._best[k, per_labels, top]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,16 +21,17 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from polyadic.comparison import Comparison
+from polyadic.comparison import Comparison, without_k
 from polyadic.datasets.check import Check
+from polyadic.evaluation import Protocol
 
 _FEW = 5
 
 
 def _console() -> Console:
-    """Standard output; wide enough for a table where it goes to a file."""
-    console = Console(soft_wrap=True)
-    return console if console.is_terminal else Console(soft_wrap=True, width=120)
+    """Standard output, wide enough for our tables: a narrow terminal folds lines. Names are no markup."""
+    width = max(Console().width, 120)
+    return Console(soft_wrap=True, width=width, markup=False, highlight=False, emoji=False)
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def downloads() -> Iterator[Callable[[str, int, int | None], None]]:
             if name not in tasks:
                 tasks[name] = bar.add_task(name, total=total)
                 if not console.is_terminal:
-                    console.print(name, markup=False, highlight=False)
+                    console.print(name)
             bar.update(tasks[name], completed=done, total=total)
 
         yield move
@@ -75,10 +76,11 @@ def check_table(name: str, check: Check, everything: bool) -> None:
     )
     few = None if everything else _FEW
     for kind, problems in check.kinds.items():
-        console.print(f"  {problems[0].severity}: {kind}: {len(problems):,}", markup=False, highlight=False)
+        console.print(f"  {problems[0].severity}: {kind}: {len(problems):,}")
         _list(console, [str(problem) for problem in problems], few)
     if check.missing:
-        console.print(f"  missing pictures: {len(check.missing):,} of {check.images:,}", markup=False, highlight=False)
+        where = f"looked for at {check.first_missing}"
+        console.print(f"  missing pictures: {len(check.missing):,} of {check.images:,}, {where}")
         _list(console, check.missing, few)
     if not check.problems and not check.missing:
         console.print("  nothing is wrong")
@@ -86,9 +88,9 @@ def check_table(name: str, check: Check, everything: bool) -> None:
 
 def _list(console: Console, lines: Sequence[str], few: int | None) -> None:
     for line in lines[:few]:
-        console.print(f"    {line}", markup=False, highlight=False)
+        console.print(f"    {line}")
     if few is not None and len(lines) > few:
-        console.print(f"    and {len(lines) - few:,} more (--all lists them)", markup=False, highlight=False)
+        console.print(f"    and {len(lines) - few:,} more (--all lists them)")
 
 
 def stats_table(value: dict[str, Any]) -> None:
@@ -114,9 +116,10 @@ def stats_table(value: dict[str, Any]) -> None:
         )
     for key in ("object classes", "predicates"):
         counts = list(splits[0][key]["counts"].items())
-        most = ", ".join(f"{name} {n:,}" for name, n in counts[:8])
-        least = ", ".join(f"{name} {n:,}" for name, n in counts[-4:])
-        console.print(f"{key} in {splits[0]['split']}: {most}, …, {least}", markup=False, highlight=False)
+        shown = [f"{name} {n:,}" for name, n in counts]
+        if len(shown) > 13:
+            shown = [*shown[:8], "...", *shown[-4:]]
+        console.print(f"{key} in {splits[0]['split']}: {', '.join(shown)}")
 
 
 def _cell(value: Any) -> str:
@@ -127,14 +130,18 @@ def _cell(value: Any) -> str:
     return f"{value:.1%}" if isinstance(value, float) else f"{value:,}"
 
 
-def comparison_table(file: str, result: Comparison, notes: Sequence[str]) -> None:
-    """Recalls in percent, one block per protocol: the predictions, the count table, the ceilings."""
+def comparison_table(file: str, result: Comparison, notes: Sequence[str], free: Container[Protocol]) -> None:
+    """Recalls in percent, one block per protocol: the predictions, the count table, the ceilings.
+
+    Protocols in `free` have the k that was chosen on the validation split.
+    """
     console = _console()
-    console.print(f"{file} on {result.dataset} {result.split}, recall in percent", style="bold", highlight=False)
+    console.print(f"{file} on {result.dataset} {result.split}, recall in percent", style="bold")
     for protocol in dict.fromkeys(row.protocol for _, row in result.rows):
         mine = [(what, row) for what, row in result.rows if row.protocol == protocol]
         of = f"{mine[0][1].truths:,} truths in {mine[0][1].images:,} images"
-        console.print(f"\n{protocol.label} ({of})", markup=False, highlight=False)
+        chosen = ", free k" if replace(protocol, subset="all") in free else ""
+        console.print(f"\n{protocol.label}{chosen} ({of})")
         table = Table(box=None, padding=(0, 1, 0, 1))
         table.add_column("", no_wrap=True)
         for name in ("R", "mR"):
@@ -147,11 +154,11 @@ def comparison_table(file: str, result: Comparison, notes: Sequence[str]) -> Non
                 between = [row.recall_interval for row in rows] + [row.mean_recall_interval for row in rows]
                 table.add_row("  95% interval", *(_between(each) for each in between))
         for what, each, value in result.ceilings:
-            if each == replace(protocol, k=None):
+            if each == without_k(protocol):
                 table.add_row(what, *[_percent(value)] * len(protocol.tops))
         console.print(table)
     for note in [*notes, *result.notes]:
-        console.print(f"\n{note}", markup=False, highlight=False)
+        console.print(f"\n{note}")
 
 
 def _percent(value: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,14 +44,21 @@ class Scene:
         if len(self.labels) != len(self.boxes):
             raise PolyadicError(f"{where}: {len(self.boxes)} boxes need as many labels, got {len(self.labels)}")
         _check_indices(self.relations[:, ::2], len(self.boxes), f"{where}: relations point to box")
+        _check_boxes(self.boxes, where)
         if self.size is not None and not (self.size[0] > 0 and self.size[1] > 0):
             raise PolyadicError(f"{where}: the frame must have a width and a height, got {self.size}")
 
-    @property
+    @cached_property
     def triplets(self) -> Int[np.ndarray, "M 3"]:
         """Classes (subject, predicate, object) of each relation."""
         subject, predicate, object = self.relations.T
         return np.stack([self.labels[subject], predicate, self.labels[object]], axis=1)
+
+    @cached_property
+    def pair_boxes(self) -> Float[np.ndarray, "M 2 4"]:
+        """The boxes (subject, object) of each relation."""
+        boxes: np.ndarray = self.boxes[self.relations[:, ::2]]
+        return boxes
 
     def boxes_in(self, width: float, height: float) -> Float[np.ndarray, "N 4"]:
         """The boxes in a picture of another size than the annotated frame."""
@@ -87,7 +95,8 @@ class Problem:
     severity: Literal["error", "warning"] = "error"
 
     def __str__(self) -> str:
-        return ", ".join(filter(None, (self.file, self.record, self.field))) + f": {self.message}"
+        where = ", ".join(filter(None, (self.file, self.record, self.field)))
+        return f"{where}: {self.message}" if where else self.message
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,9 +209,9 @@ class Predictions:
             return None
         return Detections(self.image, self.boxes, self.labels, self.confidences, self.size)
 
-    def in_frame(self, size: tuple[float, float] | None) -> Predictions:
-        """With boxes in the annotated frame."""
-        if self.size is None or size is None or tuple(self.size) == tuple(size):
+    def in_frame(self, size: tuple[float, float]) -> Predictions:
+        """With boxes in a frame of this size, the annotated one."""
+        if self.size is None or tuple(self.size) == tuple(size):
             return self
         return replace(self, boxes=scale_boxes(self.boxes, self.size, size), size=size)
 

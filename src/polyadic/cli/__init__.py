@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -44,6 +45,9 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; what a person can mend is one line, without a traceback."""
     warnings.showwarning = _note
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # names may have letters that the terminal has not
     try:
         app(args=spread(sys.argv[1:] if arguments is None else arguments), prog_name="polyadic")
     except PolyadicError as error:
@@ -56,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
         sys.exit(141)
     except OSError as error:
-        print(f"polyadic: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        print(f"polyadic: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -83,5 +87,10 @@ def spread(arguments: Sequence[str]) -> list[str]:
     return words
 
 
+_told: set[str] = set()  # a dataset may be read more than once
+
+
 def _note(message: Warning | str, category: type[Warning], *rest: object, **more: object) -> None:
-    print(f"note: {message}", file=sys.stderr)
+    if str(message) not in _told:
+        _told.add(str(message))
+        print(f"note: {message}", file=sys.stderr)

@@ -32,7 +32,7 @@ def check(
 ) -> None:
     """Say what is wrong in a dataset, where, and how many; exit code 1 if anything is."""
     from polyadic.datasets import format_of
-    from polyadic.datasets.check import check_split
+    from polyadic.datasets.check import check_split, report_shared_images
     from polyadic.report import check_table, progress
 
     kind, root = format_of(name), _folder(root)
@@ -45,6 +45,7 @@ def check(
     for part in splits:
         with progress(f"{name} {part}") as move:
             found.append(check_split(kind.read, root, part, move))
+    report_shared_images(found)
     if as_json:
         typer.echo(json.dumps({"dataset": name, "splits": [each.to_json() for each in found]}))
     else:
@@ -92,6 +93,8 @@ def convert(
 
     for path in run(name, _folder(root), to, out, link_images=link_images):
         typer.echo(str(path))
+    if name == "vg150":
+        typer.echo("note: loaded as coco every scene counts; the field's rules apply to vg150 alone", err=True)
 
 
 @app.command()
@@ -114,6 +117,6 @@ def fetch(
 
 def _folder(root: Path) -> Path:
     root = root.expanduser()
-    if not root.exists():
-        raise PolyadicError(f"no {root}. Give the folder that holds the dataset as --root")
+    if not root.is_dir():
+        raise PolyadicError(f"no folder {root}. Give the folder that holds the dataset as --root")
     return root

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,12 +61,16 @@ def command(
     switches |= {"no_prediction": no_prediction, "iou_offset": iou_offset}
     switches["tops"] = tuple(sorted(set(top))) if top else None
     changes = {name: value for name, value in switches.items() if value is not None}
+    for word in k or ():
+        _number("any" if word == "free" else word)
+    if validation is not None and "free" not in (k or ()):
+        raise PolyadicError("--validation is for choosing k: give --k free as well")
     bases = [get_protocol(name).change(**changes) for name in dict.fromkeys(protocol or ["lu2016"])]
     asked = [base.change(task=each) for base in bases for each in dict.fromkeys(task or ["relationship"])]
 
     data = load_dataset(dataset, root, split)
     notes: list[str] = []
-    free: dict[str, int | str] = {}
+    free: dict[Protocol, int | str] = {}
     train: Dataset | None = None
     try:
         train = load_dataset(dataset, root, "fit" if split == "validation" else "train")
@@ -83,7 +88,7 @@ def command(
                 chosen, images = _free_k(base, dataset, root, split, validation)
                 found = f"free k = {chosen or 'any'}, chosen on {images:,} validation images"
                 notes.append(f"{base.name} {base.task}: {found}")
-                free[f"{base.name} {base.task}"] = chosen or "any"
+                free[base.change(k=chosen)] = chosen or "any"
                 protocols.append(base.change(k=chosen))
             else:
                 protocols.append(base.change(k=_number(word)))
@@ -95,14 +100,15 @@ def command(
     boxes = _detections(predictions.expanduser(), detections, data.vocabulary)
     result = compare(data, _stream(predictions, data), protocols, train, boxes, bootstrap)
     if as_json:
-        value = {"predictions": predictions.name, **result.to_json(), "notes": [*notes, *result.notes], "free_k": free}
+        value = {"predictions": predictions.name, **result.to_json(), "notes": [*notes, *result.notes]}
+        value["free_k"] = {f"{each.name} {each.task}": k for each, k in free.items()}
         typer.echo(json.dumps(value))
     elif as_csv:
         typer.echo(result.to_csv(), nl=False)
         for note in (*notes, *result.notes):
             typer.echo(f"note: {note}", err=True)
     else:
-        comparison_table(predictions.name, result, notes)
+        comparison_table(predictions.name, result, notes, free)
 
 
 def _number(word: str) -> int | None:
@@ -123,6 +129,8 @@ def _free_k(base: Protocol, dataset: str, root: Path, split: str, file: Path | N
     if split in ("validation", "train") or file is None:
         raise PolyadicError(f"--k free: k is chosen on the validation split, so it cannot be scored on {split}")
     held_out = load_dataset(dataset, root, "validation")
+    if not len(held_out):
+        raise PolyadicError(f"--k free: {dataset} has no validation images (own data may bring a validation.json)")
     return choose_k(held_out, _stream(file, held_out), base, len(held_out.vocabulary.predicates)), len(held_out)
 
 
@@ -134,13 +142,24 @@ def _stream(path: Path, data: Dataset) -> Iterator[Predictions]:
 
     names = [scene.name for scene in data]
     known = set(names)
+    number = 0
     with progress(path.name) as move:
         for number, each in enumerate(read_predictions(path, data.vocabulary, names), 1):
             if each.image not in known:
                 split = f"the {len(known):,} of {data.name} {data.split}"
-                raise PolyadicError(f"{path.name}, record {number}: image {each.image!r} is none of {split}")
+                hint = _alike(each.image, names)
+                raise PolyadicError(f"{path.name}, record {number}: image {each.image!r} is none of {split}{hint}")
             move(number, len(known))
             yield each
+        if number == 0:
+            raise PolyadicError(f"{path.name}: no predictions in the file")
+
+
+def _alike(name: str, names: list[str]) -> str:
+    """A name of the split that is probably meant: without its folder or suffix the same, or nearly."""
+    same = next((other for other in names if Path(other).stem == Path(name).stem), None)
+    near = [same] if same else get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _detections(predictions: Path, path: Path | None, vocabulary: Vocabulary) -> dict[str, Detections] | None:

@@ -73,8 +73,8 @@ def load_dataset(
         raise PolyadicError(f"no split is called {split!r}; known: {', '.join(SPLITS)}")
     if images not in ("unchecked", "required", "present"):
         raise PolyadicError(f"images must be unchecked, required or present, got {images!r}")
-    if not root.exists():
-        raise PolyadicError(f"{name}: no {root}. Give the folder that holds the dataset as root")
+    if not root.is_dir():
+        raise PolyadicError(f"{name}: no folder {root}. Give the folder that holds the dataset as root")
     report = Report()
     dataset = read_split(kind, root, split, report)
     report.raise_errors(name, root)

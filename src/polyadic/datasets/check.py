@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ class Check:
     relations: int = 0
     problems: list[Problem] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # names of images without a picture
+    first_missing: Path | None = None  # where the first of them was looked for
+    names: set[str] = field(default_factory=set, repr=False)
 
     @property
     def kinds(self) -> dict[str, list[Problem]]:
@@ -57,17 +59,30 @@ def check_split(
         check.problems = [*report.problems, Problem("unreadable", "", "", "", str(error))]
         return check
     check.problems, check.images = report.problems, len(dataset)
+    check.names = {scene.name for scene in dataset}
+    if not len(dataset):
+        report.add("no images", "", "", "", f"the split {split} has no images")
     for number, scene in enumerate(dataset):
         check.relations += len(scene.relations)
         if progress:
             progress(number + 1, len(dataset))
         if not scene.image.exists():
             check.missing.append(scene.name)
+            check.first_missing = check.first_missing or scene.image
             continue
         size = picture_size(scene.image)
         if size is None:
-            report.add("unreadable picture", scene.image, scene.name, "", "not a picture, or damaged")
+            report.add("unreadable picture", scene.image, "", "", "not a picture, or damaged")
         elif scene.size and abs(size[0] / size[1] / (scene.size[0] / scene.size[1]) - 1) > _ASPECT + 1 / min(size):
             text = f"the picture is {size[0]:g} x {size[1]:g}, its frame {scene.size[0]:g} x {scene.size[1]:g}"
-            report.add("picture does not fit its frame", scene.image, scene.name, "", text, "warning")
+            report.add("picture does not fit its frame", scene.image, "", "", text, "warning")
     return check
+
+
+def report_shared_images(checks: Sequence[Check]) -> None:
+    """Images that stand in two splits, as problems of the second: what is tested must not have been trained on."""
+    for number, check in enumerate(checks):
+        for other in checks[:number]:
+            for name in sorted(check.names & other.names):
+                message = f"stands in {other.split} as well as in {check.split}"
+                check.problems.append(Problem("image in two splits", "", name, "", message))

@@ -17,6 +17,7 @@ import numpy as np
 
 from polyadic.datasets.reading import ImageFolder, Report, read_json
 from polyadic.scenes import Dataset, Scene
+from polyadic.strict_json import is_number, is_positive
 from polyadic.vocabulary import PolyadicError, Vocabulary
 
 SPLITS = {"train": ("train",), "test": ("test",), "validation": ("validation", "val")}
@@ -74,7 +75,9 @@ def _open(file: Path) -> dict[str, Any]:
     data = read_json(file, "")
     for key, keys in LISTS.items():
         if not isinstance(data, dict) or not isinstance(data.get(key), list):
-            got = f"a {type(data).__name__}" if not isinstance(data, dict) else f"{data.get(key, 'no such key')!r:.40}"
+            got = f"a {type(data).__name__}"
+            if isinstance(data, dict):
+                got = f"{data[key]!r:.40}" if key in data else "no such key"
             raise PolyadicError(f"{file}, {key}: expected a list of {{{', '.join(keys)}}}, got {got}")
     return data  # type: ignore[no-any-return]
 
@@ -162,7 +165,7 @@ def _size(record: Mapping[str, Any], file: Path, where: str, report: Report) -> 
     sides = [record.get(key, f"no {key!r}") for key in ("width", "height")]
     if sides == [None, None]:
         return None
-    if all(type(side) in (int, float) and 0 < side < float("inf") for side in sides):
+    if all(map(is_positive, sides)):
         return float(sides[0]), float(sides[1])
     message = f"expected a width and a height above 0 (null: unknown), got {sides[0]!r:.40} and {sides[1]!r:.40}"
     report.add("no frame size", file, where, "width, height", message)
@@ -194,12 +197,12 @@ def _boxes(
 
 def _xyxy(record: Mapping[str, Any], file: Path, where: str, report: Report) -> list[float] | None:
     bbox = record["bbox"]
-    if not isinstance(bbox, list) or len(bbox) != 4 or not all(type(value) in (int, float) for value in bbox):
+    if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(is_number, bbox)):
         report.add("not a box", file, where, "bbox", f"a box is four numbers [x, y, w, h], got {bbox!r:.80}")
         return None
     x, y, w, h = bbox
     exact = record.get("xyxy")  # written where x + w is not to the last bit the x2 that it came from
-    if isinstance(exact, list) and len(exact) == 4 and [x, y, w, h] == _xywh(exact):
+    if isinstance(exact, list) and len(exact) == 4 and all(map(is_number, exact)) and [x, y, w, h] == _xywh(exact):
         return exact
     return [x, y, x + w, y + h]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from polyadic.scenes import Problem
+from polyadic.strict_json import is_number, parse_json
 from polyadic.vocabulary import PolyadicError
 
 
@@ -45,15 +45,18 @@ class Report:
 
     def box_ok(self, box: Any, size: tuple[float, float] | None, file: Path, record: str, field: str) -> bool:
         """Whether xyxy numbers are a box; an inside-out box is an error, one that leaves the frame a warning."""
-        if not _numbers(box, 4):
+        if not (isinstance(box, (list, tuple)) and len(box) == 4 and all(map(is_number, box))):
             self.add("not a box", file, record, field, f"a box is four finite numbers, got {box!r:.80}")
             return False
         x1, y1, x2, y2 = box
         if x2 < x1 or y2 < y1:
             self.add("box inside out", file, record, field, f"x1 <= x2 and y1 <= y2 must hold, got xyxy {list(box)}")
             return False
-        if size is not None and (min(x1, y1) < -1 or x2 > size[0] + 1 or y2 > size[1] + 1):
-            text = f"xyxy {list(box)} leaves the frame {size[0]:g} x {size[1]:g}; kept as it is"
+        width, height = size or (float("inf"), float("inf"))
+        if min(x1, y1) < -1 or x2 > width + 1 or y2 > height + 1:
+            text = (
+                f"xyxy {list(box)} leaves the frame" + (f" {width:g} x {height:g}" if size else "") + "; kept as it is"
+            )
             self.add("box outside the frame", file, record, field, text, "warning")
         return True
 
@@ -68,40 +71,12 @@ class Report:
 def read_json(path: Path, cure: str) -> Any:
     """The JSON value of a file; a missing, cut or foreign file is one line. `cure` is for a missing one."""
     try:
-        return json.loads(path.read_bytes(), object_pairs_hook=_no_key_twice)
-    except FileNotFoundError as error:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise PolyadicError(f"no {path}. {cure}") from error
     except IsADirectoryError as error:
         raise PolyadicError(f"{path} is a folder, expected a JSON file") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise PolyadicError(
-            f"{path} is not complete JSON ({error}); is it cut off, or a file of another kind?"
-        ) from error
-    except _TwiceError as error:
-        raise PolyadicError(f"{path}: {error.key!r} occurs twice in one object; each needs one record") from error
-
-
-class _TwiceError(Exception):
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        seen: set[str] = set()
-        raise _TwiceError(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
-    return value
-
-
-def _numbers(values: Any, n: int) -> bool:
-    return (
-        isinstance(values, (list, tuple))
-        and len(values) == n
-        and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-        and all(abs(value) < float("inf") for value in values)  # also false for NaN
-    )
+    return parse_json(text, str(path))
 
 
 class ImageFolder:

@@ -20,6 +20,7 @@ from polyadic.datasets.hdf5 import as_dtype
 from polyadic.datasets.reading import ImageFolder, Report, read_json
 from polyadic.datasets.vg150_h5 import SPLITS, Contents, Tables, columns, other_column
 from polyadic.scenes import Dataset, Scene
+from polyadic.strict_json import is_positive
 from polyadic.vocabulary import PolyadicError, Vocabulary
 
 H5, DICTS, IMAGE_DATA = "VG-SGG.h5", "VG-SGG-dicts.json", "image_data.json"
@@ -140,7 +141,7 @@ def _frames(
         else:
             name = str(id)
             size = record.get("width"), record.get("height")
-            if all(type(side) in (int, float) and 0 < side < float("inf") for side in size):  # type: ignore[operator]
+            if all(map(is_positive, size)):
                 sizes[number] = size
             else:
                 message = f"expected a width and a height above 0, got {size[0]!r:.40} and {size[1]!r:.40}"

@@ -177,7 +177,8 @@ class Contents:
             i = int(owner[row])
             size = (float(frames[i, 0]), float(frames[i, 1])) if frames[i, 0] > 0 else None
             record = f"{self._image(i)}, box {row - self.box_ends[i]}"
-            self.report.box_ok(self.boxes[row].tolist(), size, self.tables.file, record, "boxes_1024")
+            if not self.report.box_ok(self.boxes[row].tolist(), size, self.tables.file, record, "boxes_1024"):
+                self.boxes[row] = 0  # reported; reading goes on
 
     def _check_classes(
         self,

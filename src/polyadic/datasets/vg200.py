@@ -17,6 +17,7 @@ from polyadic.datasets.hdf5 import array, as_dtype, group, open_h5, read_tree, w
 from polyadic.datasets.pictures import picture_size
 from polyadic.datasets.reading import ImageFolder, Report, read_json
 from polyadic.scenes import Dataset, Scene
+from polyadic.strict_json import is_positive
 from polyadic.vocabulary import PolyadicError, Vocabulary
 
 H5 = "vg1_2_meta.h5"
@@ -172,7 +173,7 @@ class _Sizes:
             return None
         record = self.known[name]
         sides = record.get("width"), record.get("height")
-        if not all(type(side) in (int, float) and 0 < side < float("inf") for side in sides):  # type: ignore[operator]
+        if not all(map(is_positive, sides)):
             self.report.add("no frame size", self.file, f"image {name}", "width, height", f"got {record!r:.60}")
             return None
         return float(sides[0]), float(sides[1])  # type: ignore[arg-type]
@@ -184,10 +185,12 @@ def files(splits: Sequence[str]) -> list[str]:
 
 
 def write(datasets: Sequence[Dataset], root: Path) -> list[Path]:
-    """All splits in VG200's file; what it cannot hold is refused. Own data gets a `meta` of its own."""
+    """All splits in VG200's file. Only scenes that came from there have what it says about each image."""
     import h5py
 
-    meta = datasets[0].extra.get("vg200", {}).get("meta") or _meta(datasets)
+    meta = datasets[0].extra.get("vg200", {}).get("meta")
+    if meta is None or any("vg200" not in scene.extra for dataset in datasets for scene in dataset):
+        raise PolyadicError(f"{datasets[0].name}: only a dataset that came from VG200 can become VG200's file again")
     for dataset in datasets:
         if dataset.split not in SPLITS:
             raise PolyadicError(f"vg200: its file holds {' and '.join(SPLITS)}, not {dataset.split!r}")
@@ -221,15 +224,3 @@ def _tables(scene: Scene) -> dict[str, np.ndarray]:
     tables = (scene.boxes[subject], scene.boxes[object], labels)
     columns = zip(FIELDS, tables, dtypes, strict=True)
     return {field: as_dtype(table, dtype, f"vg200: {field} of {scene.name}") for field, table, dtype in columns}
-
-
-def _meta(datasets: Sequence[Dataset]) -> dict[str, Any]:
-    names = datasets[0].vocabulary
-    meta: dict[str, Any] = {}
-    for kind, listed in (("cls", (BACKGROUND, *names.objects)), ("pre", tuple(names.predicates))):
-        meta[kind] = {
-            "idx2name": {str(i): ["str", name] for i, name in enumerate(listed)},
-            "name2idx": {name: ["<i8", i] for i, name in enumerate(listed)},
-        }
-    meta["imid2path"] = {_id(scene): ["str", scene.image.name] for dataset in datasets for scene in dataset}
-    return meta

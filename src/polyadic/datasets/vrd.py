@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from polyadic.datasets.reading import ImageFolder, Report, read_json
 from polyadic.scenes import Dataset, Scene
+from polyadic.strict_json import is_positive
 from polyadic.vocabulary import PolyadicError, Vocabulary
 
 SPLITS = ("train", "test")
@@ -36,7 +38,9 @@ def read(root: Path, split: str, report: Report) -> Dataset:
         if not isinstance(relations, list):
             report.add("not a list", file, name, "", f"expected a list of relations, got {relations!r:.60}")
             continue
-        scenes.append(_scene(name, relations, sizes.of(name), images.path(name), file, vocabulary, report))
+        scene = _scene(name, relations, sizes.of(name), images.path(name), file, vocabulary, report)
+        key = sizes.key(name)
+        scenes.append(scene if key in (name, None) else replace(scene, extra={"metadata_name": key}))
     return Dataset("vrd", split, vocabulary, tuple(scenes), root)
 
 
@@ -44,6 +48,9 @@ def _names(path: Path, cure: str) -> tuple[str, ...]:
     names = read_json(path, cure)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise PolyadicError(f"{path}: expected a list of class names, got {names!r:.60}")
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise PolyadicError(f"{path}: {twice!r} occurs twice; each class needs a name of its own")
     return tuple(names)
 
 
@@ -66,14 +73,15 @@ def _scene(
                 label, (y1, y2, x1, x2) = relation[role]["category"], relation[role]["bbox"]
             except (KeyError, TypeError, ValueError) as error:
                 what = f"no {error}" if isinstance(error, KeyError) else "not a box"
-                message = f"expected {{category, bbox: [ymin, ymax, xmin, xmax]}}, got {_at(relation, role)!r:.60}"
+                got = f"{_at(relation, role)!r:.60}"
+                message = f"expected {{category, bbox: [ymin, ymax, xmin, xmax]}}, got {got}"
                 report.add(what, file, record, role, message)
                 continue
             box = (x1, y1, x2, y2)
             known = report.class_ok(label, len(vocabulary.objects), file, record, f"{role}.category")
             if report.box_ok(box, size, file, record, f"{role}.bbox") and known:
                 ends.append(objects.setdefault((label, *box), len(objects)))
-        predicate = _at(relation, "predicate")
+        predicate = relation.get("predicate") if isinstance(relation, dict) else None
         known = report.class_ok(predicate, len(vocabulary.predicates), file, record, "predicate")
         if len(ends) == 2 and known:
             rows.append((ends[0], predicate, ends[1]))
@@ -83,7 +91,7 @@ def _scene(
 
 
 def _at(relation: Any, key: str) -> Any:
-    return relation.get(key, f"no {key!r}") if isinstance(relation, dict) else relation
+    return relation.get(key) if isinstance(relation, dict) else relation
 
 
 class _Sizes:
@@ -96,18 +104,22 @@ class _Sizes:
             raise PolyadicError(f"{file}: expected {{image name: {{width, height}}}}, got {self.known!r:.60}")
         self.stems = {Path(name).stem: name for name in self.known}  # one name ends in .gif here, in .jpg there
 
+    def key(self, name: str) -> str | None:
+        """The image's name in the metadata, which may have another suffix."""
+        return name if name in self.known else self.stems.get(Path(name).stem)
+
     def of(self, name: str) -> tuple[float, float] | None:
-        key = name if name in self.known else self.stems.get(Path(name).stem)
+        key = self.key(name)
         if key is None:
             return self._of_picture(name)
         try:
-            width, height = float(self.known[key]["width"]), float(self.known[key]["height"])
-        except (KeyError, TypeError, ValueError):
-            width = height = 0.0
-        if not (0 < width < float("inf") and 0 < height < float("inf")):
+            width, height = self.known[key]["width"], self.known[key]["height"]
+        except (KeyError, TypeError):
+            width = height = 0
+        if not (is_positive(width) and is_positive(height)):
             self.report.add("no frame size", self.file, key, "width, height", f"got {self.known[key]!r:.60}")
             return None
-        return width, height
+        return float(width), float(height)
 
     def _of_picture(self, name: str) -> tuple[float, float] | None:
         path = self.images.path(name)
@@ -141,7 +153,8 @@ def write(datasets: Sequence[Dataset], root: Path) -> list[Path]:
             raise PolyadicError(f"vrd: its files hold {' and '.join(SPLITS)}, not {dataset.split!r}")
         if difference := dataset.vocabulary.difference(names):
             raise PolyadicError(f"{dataset.name}: class names of {dataset.split} differ: {difference}")
-        sizes = {scene.name: _ints(scene.size) for scene in dataset if scene.size is not None}
+        known = [scene for scene in dataset if scene.size is not None]
+        sizes = {str(scene.extra.get("metadata_name", scene.name)): _ints(scene.size) for scene in known}
         contents[f"annotations_{dataset.split}.json"] = {scene.name: _relations(dataset, scene) for scene in dataset}
         contents[f"{dataset.split}_image_metadata.json"] = {
             name: {"width": width, "height": height} for name, (width, height) in sizes.items()

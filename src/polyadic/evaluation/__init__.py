@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from polyadic.evaluation.batch import LARGEST_CLASS, Batch, among, seen_keys
 from polyadic.evaluation.ceiling import Ceiling
 from polyadic.evaluation.protocol import FREE_K, PRESETS, TASKS, Protocol, get_protocol
 from polyadic.evaluation.table import Recall, Recalls
-from polyadic.kernels import matching
 from polyadic.scenes import Predictions, Scene
 from polyadic.vocabulary import PolyadicError
 
@@ -36,7 +36,7 @@ __all__ = [
     "paired",
 ]
 
-_CHUNK = 512  # images held before they are matched together
+_IMAGES, _ROWS = 512, 1 << 18  # images and predictions held before they are matched together
 
 
 @dataclass
@@ -69,15 +69,20 @@ class Evaluator:
     bootstrap: int = 0
     seed: int = 0
     _sums: list[_Sums] = field(init=False, repr=False)
-    _held: list[tuple[Scene, Predictions | None]] = field(init=False, repr=False)
+    _held: list[tuple[Scene, Predictions | None, bool]] = field(init=False, repr=False)
+    _rows: int = field(default=0, init=False, repr=False)
     _seen: Int[np.ndarray, " K"] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.protocols, (str, Protocol)) or not all(isinstance(p, Protocol) for p in self.protocols):
+            raise PolyadicError(f'protocols must be a list like [get_protocol("lu2016")], got {self.protocols!r:.60}')
         if not self.protocols:
-            raise PolyadicError("Evaluator: give at least one protocol")
+            raise PolyadicError("protocols: give at least one")
         if self.seen is None and any(protocol.subset == "zero-shot" for protocol in self.protocols):
             raise PolyadicError("Evaluator: zero-shot recall needs the training triplets (seen=...)")
-        self._seen = np.sort(triplet_keys(_NO_TRIPLETS if self.seen is None else np.asarray(self.seen, np.int64)))
+        if not isinstance(self.bootstrap, int) or self.bootstrap < 0:
+            raise PolyadicError(f"bootstrap must be a number of replicates, 0 for none, got {self.bootstrap!r}")
+        self._seen = seen_keys(self.seen)
         self._held = []
         w, p = 1 + self.bootstrap, self.predicates
         self._sums = [
@@ -85,10 +90,17 @@ class Evaluator:
             for x in self.protocols
         ]
 
-    def update(self, scene: Scene, predictions: Predictions | None) -> None:
-        """One image: its truths, and what was predicted for it, if anything."""
-        self._held.append((scene, predictions))
-        if len(self._held) >= _CHUNK:
+    def update(self, scene: Scene, predictions: Predictions | None, absent: bool | None = None) -> None:
+        """One image: its truths, and what was predicted for it, if anything.
+
+        `absent`: whether it counts as an image without predictions (`no_prediction`), by default whether it is one.
+        """
+        if predictions is not None and predictions.image != scene.name:
+            raise PolyadicError(f"predictions of {predictions.image!r} were given for the image {scene.name!r}")
+        n = 0 if predictions is None else len(predictions.scores)
+        self._held.append((scene, predictions, n == 0 if absent is None else absent))
+        self._rows += n
+        if len(self._held) >= _IMAGES or self._rows >= _ROWS:
             self._flush()
 
     def result(self) -> Recalls:
@@ -113,108 +125,36 @@ class Evaluator:
     def _flush(self) -> None:
         if not self._held:
             return
-        batch = _Batch.of(self._held)
-        if len(batch.truths) and not 0 <= batch.truths[:, 1].min() <= batch.truths[:, 1].max() < self.predicates:
-            raise PolyadicError(f"Evaluator: truths have predicate {batch.truths[:, 1].max()} of {self.predicates}")
+        batch = Batch.of(self._held)
+        for what, rows, off in (("truths", batch.truths, batch.truth_off), ("predictions", batch.triplets, batch.off)):
+            inside = rows.min(initial=0) >= 0 and rows.max(initial=0) <= LARGEST_CLASS
+            if not inside or rows[:, 1].max(initial=0) >= self.predicates:
+                wrong = (rows < 0).any(1) | (rows[:, 1] >= self.predicates) | (rows > LARGEST_CLASS).any(1)
+                at = int(wrong.argmax())
+                image = batch.scenes[int(np.searchsorted(off, at, side="right")) - 1].name
+                given = f"got {tuple(rows[at].tolist())} among {self.predicates} predicates"
+                raise PolyadicError(f"{what} of {image}: classes count from 0, {given}")
         for protocol in self.protocols:
             if protocol.task.endswith("classification"):
                 batch.check_true_boxes(labels=protocol.task == "predicate-classification")
         weights = None
         if self.bootstrap:
             weights = np.ones((1 + self.bootstrap, len(self._held)))
-            for i, (scene, _) in enumerate(self._held):
+            for i, scene in enumerate(batch.scenes):
                 draw = np.random.default_rng([self.seed, zlib.crc32(scene.name.encode())])
                 weights[1:, i] = draw.poisson(1.0, self.bootstrap)
-        zero_shot = ~_among(batch.truth_keys, self._seen)
+        counted = {"all": np.ones(len(batch.truths), bool)}
+        if any(protocol.subset == "zero-shot" for protocol in self.protocols):
+            counted["zero-shot"] = ~among(batch.truth_keys, self._seen)
         for protocol, sums in zip(self.protocols, self._sums, strict=True):
-            counted = np.ones(len(batch.truths), bool) if protocol.subset == "all" else zero_shot
-            _add(sums, protocol, batch, counted, weights)
-        self._held = []
-
-
-@dataclass
-class _Batch:
-    """Some images, flat; what several protocols share is computed once."""
-
-    scenes: list[Scene]
-    off: Int[np.ndarray, " I1"]
-    boxes: Float[np.ndarray, "N 4"]
-    pairs: Int[np.ndarray, "M 2"]  # rows of `boxes`
-    triplets: Int[np.ndarray, "M 3"]
-    keys: Int[np.ndarray, " M"]
-    scores: Float[np.ndarray, " M"]
-    truth_off: Int[np.ndarray, " I1"]
-    truth_boxes: Float[np.ndarray, "T 2 4"]
-    truths: Int[np.ndarray, "T 3"]
-    truth_keys: Int[np.ndarray, " T"]
-    _kept: dict[tuple[int, bool, int], np.ndarray] = field(default_factory=dict)
-    _ranks: dict[tuple[object, ...], np.ndarray] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, images: Sequence[tuple[Scene, Predictions | None]]) -> _Batch:
-        scenes = [scene for scene, _ in images]
-        empty = Predictions("", _NO_BOXES, _NO_PAIRS, _NO_TRIPLETS, _NO_SCORES)
-        answers = [empty if p is None else p if p.size is None else p.in_frame(scene.size) for scene, p in images]
-        n_boxes = _offsets([len(p.boxes) for p in answers])
-        off = _offsets([len(p.scores) for p in answers])
-        truth_off = _offsets([len(scene.relations) for scene in scenes])
-        pairs = np.concatenate([p.pairs for p in answers]) + np.repeat(n_boxes[:-1], np.diff(off))[:, None]
-        relations = np.concatenate([scene.relations for scene in scenes])
-        true_boxes = np.concatenate([scene.boxes for scene in scenes])
-        labels = np.concatenate([scene.labels for scene in scenes])
-        first = _offsets([len(scene.boxes) for scene in scenes])[:-1]
-        ends = relations[:, ::2] + np.repeat(first, np.diff(truth_off))[:, None]
-        truths = np.stack([labels[ends[:, 0]], relations[:, 1], labels[ends[:, 1]]], axis=1)
-        triplets = np.concatenate([p.triplets for p in answers])
-        return cls(
-            scenes,
-            off,
-            np.concatenate([p.boxes for p in answers]),
-            pairs,
-            triplets,
-            triplet_keys(triplets),
-            np.concatenate([p.scores for p in answers]),
-            truth_off,
-            true_boxes[ends],
-            truths,
-            triplet_keys(truths),
-        )
-
-    def ranks(self, protocol: Protocol, top: int) -> Int[np.ndarray, " T"]:
-        """For each truth the place of the prediction that hits it."""
-        by_label = protocol.k_unit == "predicate"
-        phrase, many = protocol.task == "phrase", protocol.match == "many-to-one"
-        last = protocol.tie == "last"
-        cut = (protocol.k or 0, by_label and protocol.k is not None, top)
-        how = (phrase, many, last and not many, protocol.iou, protocol.iou_offset)
-        if cut not in self._kept:
-            self._kept[cut] = matching.keep_best(self.off, self.scores, self.pairs, self.triplets, *cut)
-        if (cut, how) not in self._ranks:
-            mine, theirs = (self._kept[cut], self.boxes, self.pairs, self.keys), (self.truth_boxes, self.truth_keys)
-            self._ranks[cut, how] = matching.hit_ranks(*mine, self.truth_off, *theirs, *how)
-        return self._ranks[cut, how]
-
-    def check_true_boxes(self, labels: bool) -> None:
-        """Classification starts from the annotated boxes (and labels): others would be another task's number."""
-        for i, scene in enumerate(self.scenes):
-            rows = slice(self.off[i], self.off[i + 1])
-            true = np.column_stack([scene.boxes, scene.labels if labels else np.zeros(len(scene.boxes))])
-            for at in (0, 1):
-                own = self.triplets[rows, 2 * at] if labels else np.zeros(self.off[i + 1] - self.off[i])
-                given = np.column_stack([self.boxes[self.pairs[rows, at]], own])
-                fits = (np.abs(given[:, None] - true[None]) <= 1e-3).all(2).any(1)
-                if not fits.all():
-                    task, what = (TASKS[3], "boxes and labels") if labels else (TASKS[2], "boxes")
-                    raise PolyadicError(
-                        f"{scene.name}: {task} starts from the {len(true)} true {what}, but the "
-                        f"{('subject', 'object')[at]} of prediction {int((~fits).argmax())} is none of them"
-                    )
+            _add(sums, protocol, batch, counted[protocol.subset], weights)
+        self._held, self._rows = [], 0
 
 
 def _add(
     sums: _Sums,
     protocol: Protocol,
-    batch: _Batch,
+    batch: Batch,
     counted: Bool[np.ndarray, " T"],
     weights: Float[np.ndarray, "W I"] | None,
 ) -> None:
@@ -222,7 +162,7 @@ def _add(
     ranks = batch.ranks(protocol, max(protocol.tops))
     image = np.repeat(np.arange(images), np.diff(batch.truth_off))  # of each truth
     if protocol.no_prediction == "drop":
-        counted = counted & (np.diff(batch.off) > 0)[image]
+        counted = counted & ~batch.absent[image]
     ranks, image, predicate = ranks[counted], image[counted], batch.truths[counted, 1]
     cell = image * p + predicate  # the predicates of each image
     per_image = np.bincount(image, minlength=images)
@@ -248,14 +188,20 @@ def paired(scenes: Iterable[Scene], predictions: Iterable[Predictions]) -> Itera
 
     A prediction for an unknown image, or a second one for the same image, is an error.
     """
-    waiting = {scene.name: scene for scene in scenes}
+    waiting: dict[str, Scene] = {}
+    for scene in scenes:
+        if scene.name in waiting:
+            raise PolyadicError(f"scenes: image {scene.name!r} is there twice")
+        waiting[scene.name] = scene
     known = set(waiting)
     for each in predictions:
-        scene = waiting.pop(each.image, None)
-        if scene is None:
+        if not isinstance(each, Predictions):
+            raise PolyadicError(f"predictions must be Predictions, one per image, got a {type(each).__name__}")
+        found = waiting.pop(each.image, None)
+        if found is None:
             why = "is there twice" if each.image in known else f"is none of the {len(known):,} images evaluated"
             raise PolyadicError(f"predictions: image {each.image!r} {why}")
-        yield scene, each
+        yield found, each
     yield from ((scene, None) for scene in waiting.values())
 
 
@@ -267,7 +213,21 @@ def evaluate(
     seen: Int[np.ndarray, "M 3"] | None = None,
     bootstrap: int = 0,
 ) -> Recalls:
-    """Recall of `predictions`, in any order, over all `scenes`; a scene without predictions has none."""
+    """Recall of `predictions`, in any order, over all `scenes`; a scene without predictions has none.
+
+    Predictions may stream; the scenes are held, to find each by name. `Evaluator` streams both.
+
+    Args:
+        scenes: the truths, e.g. a `Dataset`.
+        predictions: at most one per image; they may stream from a file.
+        protocols: what recall means, e.g. `[get_protocol("lu2016").change(task="phrase", k=10)]`.
+        predicates: how many predicate classes there are.
+        seen: training triplets, `train.triplets()`, where a protocol asks for zero-shot recall.
+        bootstrap: replicates for 95% intervals over images.
+
+    Returns:
+        A row per protocol and N, in percent.
+    """
     evaluator = Evaluator(protocols, predicates, seen, bootstrap)
     for scene, each in paired(scenes, predictions):
         evaluator.update(scene, each)
@@ -287,28 +247,10 @@ def choose_k(
     """
     swept = [protocol.change(k=k, subset="all", tops=(50, 100)) for k in candidates]
     table = evaluate(scenes, predictions, swept, predicates)
+    if table[0].truths == 0:
+        raise PolyadicError("free k: there are no truths on which k could be chosen")
     score = {k: sum(table.at(each, top).recall for top in (50, 100)) for k, each in zip(candidates, swept, strict=True)}
     return max(candidates, key=lambda k: (score[k], k is not None, -(k or 0)))
-
-
-def triplet_keys(triplets: Int[np.ndarray, "M 3"]) -> Int[np.ndarray, " M"]:
-    """One number per triplet, equal for equal triplets: classes stay below a million."""
-    keys: np.ndarray = (triplets[:, 0] << 40) + (triplets[:, 1] << 20) + triplets[:, 2]
-    return keys
-
-
-_NO_BOXES, _NO_PAIRS = np.zeros((0, 4)), np.zeros((0, 2), np.int64)
-_NO_TRIPLETS, _NO_SCORES = np.zeros((0, 3), np.int64), np.zeros(0)
-
-
-def _among(keys: Int[np.ndarray, " M"], rising: Int[np.ndarray, " K"]) -> Bool[np.ndarray, " M"]:
-    at = np.searchsorted(rising, keys)
-    found: np.ndarray = np.append(rising, -1)[at] == keys
-    return found
-
-
-def _offsets(lengths: Sequence[int]) -> Int[np.ndarray, " I1"]:
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def _middle(values: Float[np.ndarray, " B"]) -> tuple[float, float]:

@@ -40,6 +40,7 @@ class Protocol:
     tops: tuple[int, ...] = (20, 50, 100)  # N
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "tops", tuple(self.tops))
         for switch, allowed in SWITCHES.items():
             if getattr(self, switch) not in allowed:
                 raise PolyadicError(f"Protocol: {switch} must be {_either(allowed)}, got {getattr(self, switch)!r}")
@@ -63,12 +64,11 @@ class Protocol:
         """The protocol in words: preset, task, k, and each switch that differs from the preset."""
         k = "any k" if self.k is None else f"k = {self.k} {self.k_unit}{'s' if self.k > 1 else ''}"
         zero = "zero-shot " if self.subset == "zero-shot" else ""
-        home = PRESETS.get(self.name, self)
         own = {"name", "task", "k", "k_unit", "subset", "tops"}
-        changed = [f for f in fields(self) if f.name not in own and getattr(self, f.name) != getattr(home, f.name)]
-        return ", ".join(
-            [f"{self.name} {zero}{self.task}", k, *(f"{f.name} = {getattr(self, f.name)}" for f in changed)]
-        )
+        home = PRESETS.get(self.name)  # a protocol of one's own tells all its switches
+        switches = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
+        told = [f"{name} = {x}" for name, x in switches.items() if home is None or x != getattr(home, name)]
+        return ", ".join([f"{self.name} {zero}{self.task}", k, *told])
 
     def to_json(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -98,6 +98,7 @@ FREE_K: tuple[int | None, ...] = (*range(1, 11), 15, 20, 70, None)  # the sweep 
 
 
 def get_protocol(name: str) -> Protocol:
+    """A preset: lu2016, reldn, motifs, vtranse or dsr; `.change(task="phrase", k=10)` sets its switches."""
     if name not in PRESETS:
         raise PolyadicError(f"no protocol is called {name!r}; known: {', '.join(PRESETS)}")
     return PRESETS[name]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyadic.evaluation.protocol import Protocol
+from polyadic.vocabulary import PolyadicError
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ class Recalls(Sequence[Recall]):
 
     def at(self, protocol: Protocol, top: int) -> Recall:
         """The row of one protocol and N."""
-        return next(row for row in self.rows if row.protocol == protocol and row.top == top)
+        for row in self.rows:
+            if row.protocol == protocol and row.top == top:
+                return row
+        raise PolyadicError(f"no row for {protocol.label} at N = {top}")
 
     def to_json(self) -> list[dict[str, Any]]:
         return [row.to_json() for row in self.rows]

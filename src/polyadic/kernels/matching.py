@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+NONE = 1 << 62  # the place of a truth that is not hit
+
 
 @njit(cache=True, nogil=True)
 def overlap(ax1, ay1, ax2, ay2, bx1, by1, bx2, by2, offset):  # type: ignore[no-untyped-def]
@@ -88,14 +90,14 @@ def keep_best(off, scores, pairs, triplets, k, by_label, top):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
-def hit_ranks(kept, boxes, pairs, keys, truth_off, truth_boxes, truth_keys, phrase, many, last, iou, offset):  # type: ignore[no-untyped-def]
-    """For each truth the place (from 0) of the prediction that hits it, or `top` for none.
+def hit_ranks(kept, box_off, boxes, pairs, keys, truth_off, truth_boxes, truth_keys, phrase, many, last, iou, offset):  # type: ignore[no-untyped-def]
+    """For each truth the place (from 0) of the prediction that hits it, or `NONE`.
 
     One-to-one: in falling order each prediction takes, of the equal triplets not yet taken, the one of largest overlap.
     Many-to-one: a truth is hit by the first prediction that fits.
     """
     top = kept.shape[1]
-    ranks = np.full(len(truth_keys), top, np.int64)
+    ranks = np.full(len(truth_keys), NONE, np.int64)
     for i in range(len(kept)):
         for place in range(top):
             row = kept[i, place]
@@ -103,11 +105,11 @@ def hit_ranks(kept, boxes, pairs, keys, truth_off, truth_boxes, truth_keys, phra
                 break
             best, taken = -1.0, -1
             for t in range(truth_off[i], truth_off[i + 1]):
-                if truth_keys[t] != keys[row] or ranks[t] < top:
+                if truth_keys[t] != keys[row] or ranks[t] < NONE:
                     continue
-                s, o = boxes[pairs[row, 0]], boxes[pairs[row, 1]]
+                s, o = boxes[box_off[i] + pairs[row, 0]], boxes[box_off[i] + pairs[row, 1]]
                 value = pair_overlap(s, o, truth_boxes[t, 0], truth_boxes[t, 1], phrase, offset)
-                if value < iou:
+                if not value >= iou:
                     continue
                 if many:
                     ranks[t] = place

@@ -47,6 +47,8 @@ def read_detections(path: str | Path, vocabulary: Vocabulary) -> Iterator[Detect
 
 def _existing(path: str | Path) -> Path:
     path = Path(path).expanduser()
-    if not path.is_file():
+    if path.is_dir():
+        raise PolyadicError(f"{path} is a folder, expected a file of predictions")
+    if not path.exists():
         raise PolyadicError(f"no file {path}")
     return path

@@ -4,9 +4,10 @@
      "labels": ["person", ...], "confidences": [0.9, ...],
      "pairs": [[0, 1], ...], "triplets": [["person", "ride", "horse"], ...], "scores": [0.42, ...]}
 
-`pairs` point into `boxes` (subject, object). `size` is the frame of the boxes, by default the annotated one; `labels`
-and `confidences` are the detector's, optional. Numbers are written with all their digits, so what is read is what was
-written. Text streams and compresses well enough that a second, binary format does not earn its dependency.
+`pairs` point into `boxes` (subject, object). `size` is the frame of the boxes, by default the annotated one (for VG150
+that is 1024 on the longer side, not the picture); `labels` and `confidences` are the detector's, optional. Numbers are
+written with all their digits, so what is read is what was written. Text streams and compresses well enough that a
+second, binary format does not earn its dependency.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from polyadic.scenes import Predictions
+from polyadic.strict_json import parse_json
 from polyadic.vocabulary import PolyadicError, Vocabulary
 
 _KEYS = ("image", "boxes", "pairs", "triplets", "scores")
@@ -70,13 +72,7 @@ def read_jsonl(path: str | Path, vocabulary: Vocabulary) -> Iterator[Predictions
             if not line.strip():
                 continue
             where = f"{path.name}, line {number}"
-            try:
-                record = json.loads(line)
-            except (json.JSONDecodeError, UnicodeDecodeError) as error:
-                raise PolyadicError(
-                    f"{where}: not complete JSON ({error}); is the file cut off, or of another kind?"
-                ) from error
-            predictions = _from_record(record, names, where)
+            predictions = _from_record(parse_json(line, where), names, where)
             if predictions.image in seen:
                 raise PolyadicError(
                     f"{where}: image {predictions.image!r} was on line {seen[predictions.image]} already"
@@ -113,7 +109,7 @@ class _Names:
 
 def _from_record(record: Any, names: _Names, where: str) -> Predictions:
     if not isinstance(record, dict):
-        raise PolyadicError(f"{where}: expected an object with {', '.join(_KEYS)}, got {record!r:.40}")
+        raise PolyadicError(f"{where}: expected one object per line, with {', '.join(_KEYS)}, got {record!r:.40}")
     missing = next((key for key in _KEYS if key not in record), None)
     if missing:
         raise PolyadicError(f"{where}: no {missing!r}; a record has {', '.join(_KEYS)}")
@@ -130,30 +126,30 @@ def _from_record(record: Any, names: _Names, where: str) -> Predictions:
         "triplets": names.triplets(record["triplets"], where),
         "scores": _numbers(record["scores"], 0, f"{where}, scores"),
     }
+    size = _size(record, where)
     try:
-        return Predictions(
-            record["image"], **columns, labels=labels, confidences=confidences, size=_size(record, where)
-        )
+        return Predictions(record["image"], **columns, labels=labels, confidences=confidences, size=size)
     except PolyadicError as error:
         raise PolyadicError(f"{where}: {error}") from error
 
 
 def _numbers(values: Any, width: int, where: str) -> Float[np.ndarray, "*X"]:
     try:
-        array = np.array(values, np.float64)
-    except (TypeError, ValueError):
-        raise PolyadicError(f"{where}: expected numbers, got {values!r:.60}") from None
+        array = np.array(values)
+    except ValueError:  # rows of different lengths
+        array = np.array("ragged")
     if array.size == 0:
         return np.zeros((0, width) if width else 0)
-    if array.shape[1:] != ((width,) if width else ()) or array.ndim == 0:
+    # words, truth values, null and whole numbers beyond 64 bits have another kind
+    if array.dtype.kind not in "iuf" or array.ndim == 0 or array.shape[1:] != ((width,) if width else ()):
         raise PolyadicError(
             f"{where}: expected {f'rows of {width} numbers' if width else 'a list of numbers'}, got {values!r:.60}"
         )
-    return array
+    return array.astype(np.float64)
 
 
 def _whole(array: Float[np.ndarray, "M 2"], where: str) -> Int[np.ndarray, "M 2"]:
-    if not (array == np.floor(array)).all():
+    if not ((array == np.floor(array)) & (np.abs(array) < 2**31)).all():
         raise PolyadicError(f"{where}: expected whole numbers, indices into boxes")
     return array.astype(np.int64)
 

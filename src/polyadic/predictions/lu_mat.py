@@ -19,7 +19,7 @@ from polyadic.vocabulary import PolyadicError, Vocabulary
 def read_lu_predictions(path: Path, vocabulary: Vocabulary) -> Iterator[Predictions]:
     """Scored triplets. A detection is told by its box and its label: the file repeats both in each prediction."""
     fields = {"rlp_labels": 3, "rlp_confs": 1, "sub_bboxes": 4, "obj_bboxes": 4}
-    for name, cells in _images(path, fields):
+    for name, cells in _images(path, fields, "relationship_det_result.mat"):
         where = f"{path.name}, image {name}"
         labels, scores, subjects, objects = cells
         triplets = _classes(
@@ -34,24 +34,23 @@ def read_lu_predictions(path: Path, vocabulary: Vocabulary) -> Iterator[Predicti
 def read_lu_detections(path: Path, vocabulary: Vocabulary) -> Iterator[Detections]:
     """A detector's boxes, labels and confidences."""
     fields = {"detection_bboxes": 4, "detection_labels": 1, "detection_confs": 1}
-    for name, (boxes, labels, scores) in _images(path, fields):
+    for name, (boxes, labels, scores) in _images(path, fields, "objectDetRCNN.mat"):
         where = f"{path.name}, image {name}"
         classes = _classes(labels, [len(vocabulary.objects)], where)[:, 0]
         yield _named(where, lambda: Detections(name, boxes, classes, scores[:, 0]))  # noqa: B023
 
 
-def _images(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, list[np.ndarray]]]:
+def _images(path: Path, fields: dict[str, int], like: str) -> Iterator[tuple[str, list[np.ndarray]]]:
+    content = _load(path)
     names = [
         str(np.ravel(cell)[0]) for cell in _cells(_load(path.with_name("imagePath.mat")), "imagePath", "imagePath.mat")
     ]
-    content = _load(path)
     columns = []
     for field in fields:
         key = next((key for key in content if key == field or key.startswith(f"{field}_")), None)
         if key is None:
-            raise PolyadicError(
-                f"{path.name}: no field {field!r}; it has {', '.join(k for k in content if k[0] != '_')}"
-            )
+            has = ", ".join(k for k in content if k[0] != "_")
+            raise PolyadicError(f"{path.name}: no field {field!r}; it has {has}. Expected a file like Lu's {like}")
         cells = _cells(content, key, path.name)
         if len(cells) != len(names):
             raise PolyadicError(f"{path.name}, {key}: {len(cells)} images, but imagePath.mat names {len(names)}")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from polyadic.comparison.look import Look
 from polyadic.counting import CountTable
 from polyadic.evaluation import Ceiling, Evaluator, Protocol, Recall, paired
 from polyadic.scenes import Dataset, Detections, Predictions, Scene, scale_boxes
@@ -69,6 +70,11 @@ class Comparison:
         return text.getvalue()
 
 
+def without_k(protocol: Protocol) -> Protocol:
+    """The protocol of a ceiling, which holds for any k."""
+    return replace(protocol, k=None, k_unit="triplet")
+
+
 def compare(
     data: Dataset,
     predictions: Iterable[Predictions],
@@ -88,13 +94,16 @@ def compare(
     others = [
         _Beside(protocols, task, data, train, seen, bootstrap) for task in dict.fromkeys(p.task for p in protocols)
     ]
+    look = Look()
     for scene, each in paired(data, predictions):
+        look.at(scene, each)
         main.update(scene, each)
         given = _boxes(scene, each, detections)
+        look.without_boxes += detections is not None and given is None
         for other in others:
-            other.update(scene, given)
+            other.update(scene, given, absent=each is None or not len(each))
     rows = [(PREDICTIONS, row) for row in main.result()]
-    notes: list[str] = []
+    notes = look.notes([protocol.k for protocol in protocols])
     ceilings = []
     for other in others:
         rows += [(COUNT_TABLE, row) for row in other.recalls()]
@@ -114,8 +123,8 @@ def _boxes(scene: Scene, predictions: Predictions | None, detections: Mapping[st
     if found is None:
         return None
     boxes = found.boxes
-    if found.size is not None and scene.size is not None:
-        boxes = scale_boxes(boxes, found.size, scene.size)
+    if found.size is not None:
+        boxes = scale_boxes(boxes, found.size, scene.frame)
     scores = found.scores if isinstance(found, Detections) else found.confidences
     return _Boxes(boxes, found.labels, scores)
 
@@ -142,18 +151,20 @@ class _Beside:
         mine = [protocol for protocol in protocols if protocol.task == task]
         self.task = task
         self.table = None if train is None else CountTable.fit(train, data.vocabulary)
-        ks = [protocol.k for protocol in mine]
-        self.k = None if None in ks else max(k for k in ks if k)
-        self.evaluator = Evaluator(mine, len(data.vocabulary.predicates), seen, bootstrap)
-        kinds = {"phrase-classification": (RELABELLED,), "predicate-classification": (KEPT,)}.get(
-            task, (KEPT, RELABELLED)
-        )
-        without_k = {protocol.label: protocol for protocol in (replace(each, k=None) for each in mine)}
-        self.tops = [(what, Ceiling(each, what == RELABELLED, seen)) for each in without_k.values() for what in kinds]
+        predicates = len(data.vocabulary.predicates)
+        self.evaluators = {  # one for each cut, so that no number depends on the company it is printed in
+            cut: Evaluator([each for each in mine if (each.k, each.k_unit) == cut], predicates, seen, bootstrap)
+            for cut in dict.fromkeys((each.k, each.k_unit) for each in mine)
+        }
+        self.top = max(max(each.tops) for each in mine)
+        both = KEPT, RELABELLED
+        kinds = {"phrase-classification": (RELABELLED,), "predicate-classification": (KEPT,)}.get(task, both)
+        bases = dict.fromkeys(map(without_k, mine))
+        self.tops = [(what, Ceiling(each, what == RELABELLED, seen)) for each in bases for what in kinds]
         self.unlabelled = False
-        self.without_scores = False
 
-    def update(self, scene: Scene, given: _Boxes | None) -> None:
+    def update(self, scene: Scene, given: _Boxes | None, absent: bool) -> None:
+        """One image. `absent`: nothing was predicted for it, so it is dropped where the predictions drop it."""
         if self.task.endswith("classification"):
             known = self.task == "predicate-classification"
             given = _Boxes(scene.boxes, scene.labels if known else None, np.ones(len(scene.boxes)) if known else None)
@@ -161,20 +172,27 @@ class _Beside:
         self.unlabelled |= given is not None and labels is None and len(given.boxes) > 0
         for what, ceiling in self.tops:
             if what == RELABELLED or not self.unlabelled:
-                ceiling.update(scene, None if given is None else given.boxes, labels)
-        if self.table is None or (self.unlabelled and self.task != "phrase-classification"):
+                ceiling.update(scene, None if given is None else given.boxes, labels, absent)
+        if not self.has_table:
             return
-        self.evaluator.update(scene, None if given is None else self._predict(self.table, scene.name, given))
+        for (k, unit), evaluator in self.evaluators.items():
+            found = None if given is None else self._predict(scene.name, given, k, unit == "predicate")
+            evaluator.update(scene, found, absent)
 
-    def _predict(self, table: CountTable, image: str, given: _Boxes) -> Predictions:
+    @property
+    def has_table(self) -> bool:
+        return self.table is not None and (not self.unlabelled or self.task == "phrase-classification")
+
+    def _predict(self, image: str, given: _Boxes, k: int | None, per_labels: bool) -> Predictions:
+        assert self.table is not None
         if given.labels is None or given.scores is None:
-            return table.predict_unlabelled(image, given.boxes, self.k)
-        return table.predict(Detections(image, given.boxes, given.labels, given.scores), self.k)
+            return self.table.predict_unlabelled(image, given.boxes, k, per_labels, self.top)
+        return self.table.predict(Detections(image, given.boxes, given.labels, given.scores), k)
 
     def recalls(self) -> Iterable[Recall]:
-        if self.table is None or (self.unlabelled and self.task != "phrase-classification"):
+        if not self.has_table:
             return []
-        return self.evaluator.result()
+        return [row for evaluator in self.evaluators.values() for row in evaluator.result()]
 
     def ceilings(self) -> list[tuple[str, Protocol, float]]:
         usable = [(what, each) for what, each in self.tops if what == RELABELLED or not self.unlabelled]
@@ -183,6 +201,6 @@ class _Beside:
     def notes(self) -> list[str]:
         if self.table is None:
             return ["no count table: it needs the training split"]
-        if self.unlabelled and self.task != "phrase-classification":
+        if not self.has_table:
             return ["no count table: it needs the boxes' labels and confidences, in the predictions or as detections"]
         return []

@@ -11,8 +11,8 @@ import pytest
 
 from polyadic.datasets import coco_relations, load_dataset
 from polyadic.datasets.reading import Report
-from polyadic.scenes import Dataset, PolyadicWarning, Scene
-from polyadic.vocabulary import PolyadicError, Vocabulary
+from polyadic.scenes import Dataset, Scene
+from polyadic.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 # ids neither dense nor sorted, some of them strings; image "b" has no boxes
 TRAIN: dict[str, Any] = {

@@ -12,8 +12,7 @@ from vg_files import VG200, h5_values, write_vg200
 
 from polyadic.datasets import load_dataset, vg200
 from polyadic.datasets.reading import Report
-from polyadic.scenes import PolyadicWarning
-from polyadic.vocabulary import PolyadicError
+from polyadic.vocabulary import PolyadicError, PolyadicWarning
 
 
 def with_image(*tables: Any) -> dict[str, Any]:

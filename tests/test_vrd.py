@@ -17,7 +17,7 @@ from vrd_files import RIDER, TRAIN, relation, write_vrd
 from polyadic import PolyadicError
 from polyadic.datasets import SPLITS, load_dataset
 from polyadic.datasets.stats import statistics, zero_shot
-from polyadic.scenes import PolyadicWarning
+from polyadic.vocabulary import PolyadicWarning
 
 
 def test_boxes_classes_and_relations_are_those_of_the_file(tmp_path: Path) -> None:

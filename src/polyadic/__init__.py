@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from polyadic.cp import CPTensor, Mixture
     from polyadic.datasets import load_dataset
     from polyadic.evaluation import Protocol, evaluate, get_protocol
+    from polyadic.predictions import read_predictions, write_jsonl
     from polyadic.prior import TripletPrior
     from polyadic.ranking import Dedup, rank_relations
     from polyadic.scenes import Dataset, Detections, Predictions, Scene
@@ -48,6 +49,8 @@ _HOME = {
     "get_protocol": "evaluation",
     "load_dataset": "datasets",
     "rank_relations": "ranking",
+    "read_predictions": "predictions",
+    "write_jsonl": "predictions",
 }
 
 __all__ = [
@@ -70,6 +73,8 @@ __all__ = [
     "get_protocol",
     "load_dataset",
     "rank_relations",
+    "read_predictions",
+    "write_jsonl",
 ]
 
 

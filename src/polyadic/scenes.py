@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class PolyadicWarning(UserWarning):
-    """Data that is used as it is, but looks wrong."""
-
-
 @dataclass(frozen=True, eq=False)
 class Scene:
     """One annotated image. `relations` are (subject box, predicate, object box): the boxes by index."""

@@ -13,6 +13,10 @@ class PolyadicError(ValueError):
     """Input that cannot be used: the message says what was expected, what came, and the cure."""
 
 
+class PolyadicWarning(UserWarning):
+    """Data that is used as it is, but looks wrong."""
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """The class names behind the indices: subjects and objects share one list, as in the paper.

@@ -15,8 +15,8 @@ from typing import Literal
 
 from polyadic.datasets import coco_relations, vg150, vg200, vrd
 from polyadic.datasets.reading import Report, first
-from polyadic.scenes import Dataset, PolyadicWarning, Scene
-from polyadic.vocabulary import PolyadicError
+from polyadic.scenes import Dataset, Scene
+from polyadic.vocabulary import PolyadicError, PolyadicWarning
 
 SPLITS = ("train", "fit", "validation", "test")
 VALIDATION_SHARE = 0.1  # ours: VRD and VG200 publish no validation split

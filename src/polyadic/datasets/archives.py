@@ -53,6 +53,10 @@ class Members:
         """What appears: one file, or a folder of many."""
         return self.folder if "*" in self.names else str(PurePosixPath(self.folder) / self.names)
 
+    def have(self, root: Path) -> int:
+        """How many of them are in their folder."""
+        return _count(root / self.folder, self.names)
+
     def match(self, member: PurePosixPath) -> bool:
         """Whether a member is one of these; the leavings of a Mac never are."""
         if member.name.startswith(".") or "__MACOSX" in member.parts:
@@ -69,7 +73,7 @@ def is_unpacked(archive: Path, wanted: Sequence[Members], root: Path) -> bool:
     listed = _listed(_marker(archive))
     if listed and all((root / place).exists() for place in listed):
         return True
-    return all(_count(root / each.folder, each.names) >= each.count for each in wanted)
+    return all(each.have(root) >= each.count for each in wanted)
 
 
 def read_through(archive: Path, wanted: Sequence[Members]) -> None:

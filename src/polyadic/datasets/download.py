@@ -103,9 +103,11 @@ def download(
             os.replace(part.path, path)
             part.clear()
             return
-        reasons.append(f"{urlsplit(url).hostname}: {why}")
+        reasons.append((f"{urlsplit(url).hostname}", why))
     many = "1 mirror" if len(reasons) == 1 else f"{len(reasons)} mirrors"
-    raise UnavailableError(f"{many}: {'; '.join(reasons)}" if reasons else "no mirror")
+    hosts = {why: list(dict.fromkeys(host for host, other in reasons if other == why)) for _, why in reasons}
+    each = "; ".join(f"{', '.join(names)}: {why}" for why, names in hosts.items())
+    raise UnavailableError(f"{many}: {each}" if reasons else "no mirror")
 
 
 def _from_mirror(

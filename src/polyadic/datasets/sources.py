@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import socket
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from polyadic.datasets.archives import ArchiveError, Members, is_unpacked, read_through, unpack
 from polyadic.datasets.download import Progress, UnavailableError, download
-from polyadic.vocabulary import PolyadicError
+from polyadic.vocabulary import PolyadicError, PolyadicWarning
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,11 @@ def fetch(
         ) from error
     if failed:
         raise PolyadicError(" ".join(f"{title}: {'; '.join(failed)}; then run the command again".split()))
+    for members in dict.fromkeys(members for file in files or FILES[name] for members in file.unpack):
+        have = members.have(root)
+        if have < members.count:
+            text = f"{title}: {root / members.place} has {have:,} files, the dataset has {members.count:,}"
+            warnings.warn(text, PolyadicWarning, stacklevel=2)
     return new
 
 

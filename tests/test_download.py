@@ -29,6 +29,7 @@ from polyadic import PolyadicError
 from polyadic.datasets import download as download_module
 from polyadic.datasets.archives import Members
 from polyadic.datasets.sources import FILES, RemoteFile, fetch
+from polyadic.vocabulary import PolyadicWarning
 
 Plan = Callable[["Handler"], None]
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from polyadic import PolyadicError
 from polyadic.evaluation import FREE_K, PRESETS, Ceiling, Evaluator, Protocol, choose_k, evaluate, get_protocol
+from polyadic.kernels import matching
 from polyadic.scenes import Predictions, Scene
 
 LU = get_protocol("lu2016")
@@ -153,19 +154,20 @@ def test_a_hit_needs_the_protocol_s_overlap() -> None:
     assert recall_of(truth, answer, iou=0.61) == 0
 
 
-def test_k_per_labelled_pair_when_one_pair_of_boxes_has_many_labels() -> None:
+@pytest.mark.parametrize("unit", ["predicate", "triplet"])
+def test_the_kept_predictions_are_those_of_a_plain_count_when_the_hash_table_is_crowded(unit: str) -> None:
     rng = np.random.default_rng(1)
     n = 3000
     triplets = np.stack([rng.integers(0, 30, n), rng.integers(0, 5, n), rng.integers(0, 30, n)], axis=1)
-    answer = Predictions("a", np.array(TWO), np.tile([[0, 1]], (n, 1)), triplets, rng.random(n))
-    truths = [(0, p, 1) for p in range(5)]
-    for s, o in ((3, 7), (7, 3), (0, 29)):
-        truth = scene(truths, [s, o], TWO)
-        for k in (1, 2):
-            kept = oracle.kept(as_plain(truth, answer)[0], k, "predicate", 2000)
-            expected = len({p["triplet"] for p in kept if p["triplet"][::2] == (s, o)})
-            table = evaluate([truth], [answer], [LU.change(k=k, k_unit="predicate", tops=(2000,))], 5)
-            assert table[0].recall == 20 * expected
+    pairs, scores = rng.integers(0, 40, (n, 2)) if unit == "triplet" else np.zeros((n, 2), np.int64), rng.random(n)
+    rows = [
+        {"row": i, "pair": tuple(pair), "triplet": tuple(triplet), "score": score}
+        for i, (pair, triplet, score) in enumerate(zip(pairs.tolist(), triplets.tolist(), scores.tolist(), strict=True))
+    ]
+    for k in (1, 2):
+        expected = [row["row"] for row in oracle.kept(rows, k, unit, n)]
+        found = matching.keep_best(np.array([0, n]), scores, pairs, triplets, k, unit == "predicate", n)[0]
+        assert found[found >= 0].tolist() == expected
 
 
 def test_the_number_of_truths_and_images_is_that_of_the_subset() -> None:

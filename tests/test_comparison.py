@@ -57,10 +57,14 @@ def test_the_count_table_beside_is_that_of_the_same_boxes(data: tuple[Dataset, D
     for protocol in protocols:
         assert values(result, COUNT_TABLE, protocol) == [row.recall for row in expected if row.protocol == protocol]
     assert values(result, PREDICTIONS, LU.change(k=2)) == [100, 100]
+    assert [row.protocol for _, row in result.rows] == [each for each in protocols for _ in range(4)]  # two N, two rows
     # one truth of four relates a box to itself, which no pair of two boxes can hit
-    assert {(what, each.task): value for what, each, value in result.ceilings if each.subset == "all"} == {
+    # and of the two unseen ones, one
+    assert {(what, each.task): value for what, each, value in result.ceilings} == {
         (KEPT, "relationship"): 75,
         (RELABELLED, "relationship"): 75,
+        (KEPT, "phrase"): 50,
+        (RELABELLED, "phrase"): 50,
     }
     assert result.notes == ("the predictions have at most 1 per pair of boxes: a larger k changes nothing for them",)
 

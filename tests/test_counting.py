@@ -82,6 +82,8 @@ def test_predictions_are_the_best_k_predicates_of_each_ordered_pair_times_both_c
         assert score == pytest.approx(row[p] * confidence[a] * confidence[b])
         assert (row > row[p]).sum() < 2
     assert len(table.predict(Detections("x", boxes, np.array([0, 2, 2]), np.ones(3)))) == 6 * P
+    assert found.size is None
+    assert table.predict(Detections("x", boxes, np.array([0, 2, 2]), np.ones(3), (9.0, 7.0))).size == (9.0, 7.0)
     assert len(table.predict(Detections("x", boxes[:0], np.zeros(0, np.int64), np.zeros(0)))) == 0
 
 
@@ -100,6 +102,12 @@ def test_without_labels_every_pair_gets_the_triplets_likeliest_for_any_pair() ->
     best = {tuple(triplet) for triplet in found.triplets.tolist()}
     assert best == {(s, p, o) for _, s, p, o in every[:3]}
     assert found.scores.max() == pytest.approx(-every[0][0])
+    # six pairs share one list: the best 7 of an image are in the first two of it, and every pair of labels has one of k
+    assert len(table.predict_unlabelled("x", boxes, top=7)) == 6 * 2
+    once = table.predict_unlabelled("x", boxes, k=1, per_labels=True).triplets
+    labels = [tuple(t[::2]) for t in np.unique(once, axis=0).tolist()]
+    assert len(labels) == len(set(labels)) > 3
+    assert len(CountTable.fit([], NAMES).predict_unlabelled("x", boxes)) == 0
 
 
 def test_labels_outside_the_vocabulary_are_refused() -> None:

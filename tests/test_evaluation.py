@@ -220,6 +220,11 @@ def test_the_order_of_images_and_the_number_held_at_once_do_not_matter(monkeypat
     assert run(list(range(50))[::-1]) == pytest.approx(expected)
     monkeypatch.setattr("polyadic.evaluation._ROWS", 30)
     assert run(list(range(50))) == pytest.approx(expected)
+    evaluator = Evaluator(protocols, PREDICATES)
+    for each in images:
+        evaluator.update(*each)
+        assert len(evaluator._held) < 7
+        assert sum(0 if answer is None else len(answer) for _, answer, _ in evaluator._held) < 30
 
 
 def test_bootstrap_intervals_have_the_width_of_the_exact_standard_error() -> None:
@@ -231,17 +236,30 @@ def test_bootstrap_intervals_have_the_width_of_the_exact_standard_error() -> Non
     row = evaluate(scenes, answers, [LU], 5, bootstrap=4000)[0]
     assert (row.recall, row.mean_recall, row.truths, row.images) == (75, 75, 400, 400)
     assert row.mean_recall_interval == row.recall_interval  # one predicate
+    assert row.recall_interval is not None
+    low, high = row.recall_interval
+    width = 2 * 1.96 * 100 * math.sqrt(0.75 * 0.25 / 400)
+    assert low < 75 < high
+    assert high - low == pytest.approx(width, rel=0.06)
     seeds = [Evaluator([LU], 5, bootstrap=50, seed=seed) for seed in (0, 0, 1)]
     for evaluator in seeds:
         for truth, answer in zip(scenes, answers, strict=True):
             evaluator.update(truth, answer)
     first, same, other = (evaluator.result()[0].recall_interval for evaluator in seeds)
     assert first == same != other
-    assert row.recall_interval is not None
-    low, high = row.recall_interval
-    width = 2 * 1.96 * 100 * math.sqrt(0.75 * 0.25 / 400)
-    assert low < 75 < high
-    assert high - low == pytest.approx(width, rel=0.06)
+
+
+def test_the_interval_of_mean_recall_is_that_of_mean_recall() -> None:
+    # predicate 1 is always hit, predicate 2 (one truth in four) never: R 75, mR 50 in every replicate
+    scenes = [scene([(0, 1, 1)] * 3 + [(0, 2, 1)], [0, 2], TWO, str(i)) for i in range(50)]
+    answers = [
+        Predictions(str(i), np.array(TWO), np.array([[0, 1]] * 3), np.array([[0, 1, 2]] * 3), np.ones(3))
+        for i in range(50)
+    ]
+    row = evaluate(scenes, answers, [LU], 5, bootstrap=20)[0]
+    assert (row.recall, row.mean_recall) == (75, 50)
+    assert row.recall_interval == pytest.approx((75, 75))
+    assert row.mean_recall_interval == pytest.approx((50, 50))
 
 
 def test_free_k_is_the_best_of_the_sweep_and_the_smallest_of_equals() -> None:
@@ -266,6 +284,23 @@ def test_free_k_weighs_both_n_and_all_truths() -> None:
     early = Predictions("b", boxes, pairs[::-1], triplets[::-1].copy(), scores)  # the truth of b is first, at any k
     other = scene([(0, 1, 1)], [0, 2], TWO, "b")
     assert choose_k([truth, other], [answer, early], LU, 5, candidates=(2, 1)) == 1  # R@100 is larger, R@50 the same
+    # at k = 1 the truth of c is at 31, that of d nowhere; at k = 2 both lie between 51 and 100: equal sums
+    c = Predictions(
+        "c",
+        boxes,
+        np.concatenate([wrong[:30], wrong[:30], [[0, 1]]]),
+        np.array([[1, 0, 0]] * 30 + [[1, 3, 0]] * 30 + [[0, 1, 2]]),
+        np.concatenate([np.full(30, 0.9), np.full(30, 0.85), [0.8]]),
+    )
+    d = Predictions(
+        "d",
+        boxes,
+        np.concatenate([wrong[:55], [[0, 1], [0, 1]]]),
+        np.array([[1, 0, 0]] * 55 + [[0, 4, 2], [0, 1, 2]]),
+        np.concatenate([np.full(56, 0.9), [0.5]]),
+    )
+    scenes = [scene([(0, 1, 1)], [0, 2], TWO, name) for name in "cd"]
+    assert choose_k(scenes, [c, d], LU, 5, candidates=(2, 1)) == 1
     zero_shot = LU.change(subset="zero-shot")
     assert choose_k([truth], [answer], zero_shot, 5, candidates=(2, 1)) == 1  # chosen on all truths
 

@@ -8,7 +8,12 @@ import re
 import statistics
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+
+import pytest
+
+from polyadic.cli import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -111,3 +116,28 @@ def test_the_readme_quotes_the_benchmark_of_evaluation() -> None:
     assert f"{float(table['images per second']):,.0f} images per second" in text
     assert f"{int(stream['images']):,} made-up images stream through" in text
     assert f"with {float(stream['memory growth MB']):.1f} MB more memory at the end" in text
+
+
+def test_the_examples_of_the_documents_work_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The own dataset of docs/datasets.md, scored with the predictions of docs/protocols.md by README's command."""
+    dataset, predictions = (
+        re.findall(r"```json\n(.*?)```", (ROOT / "docs" / name).read_text(), re.DOTALL)
+        for name in ("datasets.md", "protocols.md")
+    )
+    assert (len(dataset), len(predictions)) == (1, 1)
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.json").write_text(dataset[0])
+    (tmp_path / "predictions.jsonl").write_text(predictions[0])
+    command = re.search(r"polyadic (evaluate predictions\.jsonl .*)", (ROOT / "README.md").read_text())
+    assert command
+    words = command.group(1).replace("vrd --root data/vrd", "coco --root .").split()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command replaces it
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert "lu2016 phrase, k = 10 triplets (1 truths in 1 images)" in out
+    assert re.search(r"predictions +100\.00 +100\.00 +100\.00", out)

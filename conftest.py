@@ -21,6 +21,8 @@ jaxtyping.install_import_hook(CHECKED, "typecheck.check")
 
 torch.set_num_threads(1)
 
+pytest_plugins = ["bad_server"]  # its fixture `server`
+
 
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace: dict[str, Any]) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from polyadic.evaluation import evaluate, get_protocol
 from polyadic.scenes import Predictions, Scene
 
+LU = get_protocol("lu2016")
 OBJECTS, PREDICATES = 3, 2  # few classes, so that triplets repeat
 
 
@@ -59,3 +61,20 @@ def as_plain(scene: Scene, predictions: Predictions | None) -> tuple[list[dict[s
         {"pair": (s, o), "subject": mine[s], "object": mine[o], "triplet": tuple(triplet), "score": score}
         for (s, o), triplet, score in rows
     ], truths
+
+
+def scene(relations: list[tuple[int, int, int]], labels: list[int], boxes: list[list[float]], name: str = "a") -> Scene:
+    rows = np.array(relations, np.int64).reshape(-1, 3)
+    return Scene(name, Path(name), (100.0, 100.0), np.array(boxes, float), np.array(labels), rows)
+
+
+def predictions(pairs: list[tuple[int, int]], triplets: list[tuple[int, int, int]], scores: list[float]) -> Predictions:
+    boxes = np.array([[0, 0, 9, 9], [20, 0, 29, 9]], float)
+    return Predictions("a", boxes, np.array(pairs).reshape(-1, 2), np.array(triplets).reshape(-1, 3), np.array(scores))
+
+
+TWO = [[0.0, 0, 9, 9], [20.0, 0, 29, 9]]
+
+
+def recall_of(truth: Scene, answer: Predictions, **switches: object) -> float:
+    return float(evaluate([truth], [answer], [LU.change(tops=(20,), **switches)], 5)[0].recall)

@@ -76,8 +76,8 @@ def _spread(values: np.ndarray) -> dict[str, float]:
 def _balance(classes: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
     """How often each class occurs, and how even that is: the perplexity is the number of equally frequent classes."""
     counts = np.bincount(classes, minlength=len(names))
-    share = counts[counts > 0] / max(counts.sum(), 1)
-    order = np.argsort(-counts, kind="stable")
+    share = counts[counts > 0] / max(int(counts.sum()), 1)
+    order: list[int] = np.argsort(-counts, kind="stable").tolist()
     return {
         "known": len(names),
         "occurring": int((counts > 0).sum()),

@@ -37,9 +37,12 @@ def _console() -> Console:
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr, gone when it is done; nothing where stderr is not a terminal."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -47,6 +50,17 @@ def progress(text: str) -> Iterator[Callable[[int, int], None]]:
 @contextmanager
 def downloads() -> Iterator[Callable[[str, int, int | None], None]]:
     """One bar per file that is being fetched; one line per file where stderr is not a terminal."""
+    console = Console(stderr=True)
+    tasks: dict[str, TaskID] = {}
+    if not console.is_terminal:
+
+        def tell(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = TaskID(len(tasks))
+                console.print(name, markup=False, highlight=False)
+
+        yield tell
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -54,15 +68,11 @@ def downloads() -> Iterator[Callable[[str, int, int | None], None]]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=console) as bar:
 
         def move(name: str, done: int, total: int | None) -> None:
             if name not in tasks:
                 tasks[name] = bar.add_task(name, total=total)
-                if not console.is_terminal:
-                    console.print(name)
             bar.update(tasks[name], completed=done, total=total)
 
         yield move

@@ -23,7 +23,6 @@ from polyadic.vocabulary import PolyadicError, Vocabulary
 class CountTable:
     """Training counts, and the relations that they predict for labelled boxes."""
 
-    objects: int
     given_subject: Float[np.ndarray, "S P"]  # P(p | s)
     given_object: Float[np.ndarray, "O P"]  # P(p | o)
     triplets: dict[tuple[int, int], Counter[int]]  # (s, o) -> predicate -> count
@@ -60,7 +59,7 @@ class CountTable:
         everything = (by_predicate + 1) / (by_predicate.sum() + P)  # P(p)
         given_subject = (by_subject + 5 * everything) / (by_subject.sum(1, keepdims=True) + 5)
         given_object = (by_object + 5 * everything) / (by_object.sum(1, keepdims=True) + 5)
-        return cls(O, given_subject, given_object, triplets, annotated, pairs, boxes / boxes.sum())
+        return cls(given_subject, given_object, triplets, annotated, pairs, boxes / boxes.sum())
 
     def row(self, subject: int, object: int) -> Float[np.ndarray, " P"]:
         """P(p | s, o) · P(annotated | s, o) of all predicates."""
@@ -77,8 +76,9 @@ class CountTable:
     def predict(self, detections: Detections, k: int | None = None) -> Predictions:
         """Relations of every ordered pair of two boxes, the best k predicates each."""
         labels, n = detections.labels, len(detections)
-        if n and not 0 <= labels.min() <= labels.max() < self.objects:
-            raise PolyadicError(f"CountTable: {detections.image} has label {labels.max()} of {self.objects} classes")
+        O = len(self.given_object)
+        if n and not 0 <= labels.min() <= labels.max() < O:
+            raise PolyadicError(f"CountTable: {detections.image} has label {labels.max()} of {O} classes")
         subject, object = np.nonzero(~np.eye(n, dtype=bool))
         P = self.given_subject.shape[1]
         table = np.zeros((len(subject), P))

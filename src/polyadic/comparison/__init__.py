@@ -91,9 +91,9 @@ def compare(
     seen = None if train is None else train.triplets()
     n = len(data.vocabulary.predicates)
     main = Evaluator(protocols, n, seen, bootstrap)
-    others = [
-        _Beside(protocols, task, data, train, seen, bootstrap) for task in dict.fromkeys(p.task for p in protocols)
-    ]
+    table = None if train is None else CountTable.fit(train, data.vocabulary)
+    tasks = dict.fromkeys(protocol.task for protocol in protocols)
+    others = [_Beside([p for p in protocols if p.task == task], table, n, seen, bootstrap) for task in tasks]
     look = Look()
     for scene, each in paired(data, predictions):
         look.at(scene, each)
@@ -141,24 +141,20 @@ class _Beside:
 
     def __init__(
         self,
-        protocols: Sequence[Protocol],
-        task: str,
-        data: Dataset,
-        train: Dataset | None,
+        mine: Sequence[Protocol],
+        table: CountTable | None,
+        predicates: int,
         seen: Int[np.ndarray, "M 3"] | None,
         bootstrap: int,
     ) -> None:
-        mine = [protocol for protocol in protocols if protocol.task == task]
-        self.task = task
-        self.table = None if train is None else CountTable.fit(train, data.vocabulary)
-        predicates = len(data.vocabulary.predicates)
+        self.task, self.table = mine[0].task, table
         self.evaluators = {  # one for each cut, so that no number depends on the company it is printed in
             cut: Evaluator([each for each in mine if (each.k, each.k_unit) == cut], predicates, seen, bootstrap)
             for cut in dict.fromkeys((each.k, each.k_unit) for each in mine)
         }
         self.top = max(max(each.tops) for each in mine)
         both = KEPT, RELABELLED
-        kinds = {"phrase-classification": (RELABELLED,), "predicate-classification": (KEPT,)}.get(task, both)
+        kinds = {"phrase-classification": (RELABELLED,), "predicate-classification": (KEPT,)}.get(self.task, both)
         bases = dict.fromkeys(map(without_k, mine))
         self.tops = [(what, Ceiling(each, what == RELABELLED, seen)) for each in bases for what in kinds]
         self.unlabelled = False

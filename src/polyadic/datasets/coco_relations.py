@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from polyadic.datasets.reading import ImageFolder, Report, read_json
+from polyadic.datasets.reading import ImageFolder, Report, read_json, whole_if_can
 from polyadic.scenes import Dataset, Scene
 from polyadic.strict_json import is_number, is_positive
 from polyadic.vocabulary import PolyadicError, Vocabulary
@@ -296,11 +296,16 @@ def _content(dataset: Dataset) -> dict[str, Any]:
     for number, scene in enumerate(dataset, 1):
         # a name without a suffix is an id: other tools need the name of the picture
         name = scene.name if Path(scene.name).suffix else scene.image.name
-        width, height = _ints(scene.size) if scene.size else (None, None)
+        width, height = whole_if_can(scene.size) if scene.size else (None, None)
         images.append({**scene.extra, "id": number, "file_name": name, "width": width, "height": height})
         offset = len(annotations) + 1
         for label, box in zip(scene.labels.tolist(), scene.boxes.tolist(), strict=True):
-            one = {"id": len(annotations) + 1, "image_id": number, "category_id": label + 1, "bbox": _ints(_xywh(box))}
+            one = {
+                "id": len(annotations) + 1,
+                "image_id": number,
+                "category_id": label + 1,
+                "bbox": whole_if_can(_xywh(box)),
+            }
             if [x + w for x, w in zip(one["bbox"][:2], one["bbox"][2:], strict=True)] != box[2:]:
                 one["xyxy"] = box
             annotations.append(one)
@@ -316,7 +321,3 @@ def _content(dataset: Dataset) -> dict[str, Any]:
         "rel_categories": [{"id": i, "name": name} for i, name in enumerate(names.predicates, 1)],
         "rel_annotations": relations,
     }
-
-
-def _ints(values: Sequence[float]) -> list[float]:
-    return [int(value) if float(value).is_integer() else float(value) for value in values]

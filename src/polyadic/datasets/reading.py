@@ -99,3 +99,8 @@ def first(names: Iterable[str], n: int = 3) -> str:
     """The first few names, and how many more."""
     names = list(names)
     return ", ".join(names[:n]) + (f" and {len(names) - n:,} more" if len(names) > n else "")
+
+
+def whole_if_can(values: Iterable[float]) -> list[float]:
+    """Numbers as a person would write them: 3, not 3.0."""
+    return [int(value) if float(value).is_integer() else float(value) for value in values]

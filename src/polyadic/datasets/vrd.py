@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from polyadic.datasets.reading import ImageFolder, Report, read_json
+from polyadic.datasets.reading import ImageFolder, Report, read_json, whole_if_can
 from polyadic.scenes import Dataset, Scene
 from polyadic.strict_json import is_positive
 from polyadic.vocabulary import PolyadicError, Vocabulary
@@ -154,7 +154,7 @@ def write(datasets: Sequence[Dataset], root: Path) -> list[Path]:
         if difference := dataset.vocabulary.difference(names):
             raise PolyadicError(f"{dataset.name}: class names of {dataset.split} differ: {difference}")
         known = [scene for scene in dataset if scene.size is not None]
-        sizes = {str(scene.extra.get("metadata_name", scene.name)): _ints(scene.size) for scene in known}
+        sizes = {str(scene.extra.get("metadata_name", scene.name)): whole_if_can(scene.frame) for scene in known}
         contents[f"annotations_{dataset.split}.json"] = {scene.name: _relations(dataset, scene) for scene in dataset}
         contents[f"{dataset.split}_image_metadata.json"] = {
             name: {"width": width, "height": height} for name, (width, height) in sizes.items()
@@ -170,13 +170,11 @@ def _relations(dataset: Dataset, scene: Scene) -> list[Any]:
     if unused:
         what = f"{scene.name} has {unused} boxes outside relations"
         raise PolyadicError(f"{dataset.name}: {what}, which VRD's format cannot hold")
-    ends = [{"category": int(label), "bbox": _ints([y1, y2, x1, x2])} for label, (x1, y1, x2, y2) in _rows(scene)]
+    ends = [
+        {"category": int(label), "bbox": whole_if_can([y1, y2, x1, x2])} for label, (x1, y1, x2, y2) in _rows(scene)
+    ]
     return [{"subject": ends[s], "predicate": p, "object": ends[o]} for s, p, o in scene.relations.tolist()]
 
 
 def _rows(scene: Scene) -> list[tuple[int, list[float]]]:
     return list(zip(scene.labels.tolist(), scene.boxes.tolist(), strict=True))
-
-
-def _ints(values: Any) -> list[float]:
-    return [int(value) if float(value).is_integer() else float(value) for value in values]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
@@ -21,3 +21,73 @@ def box_iou(a: Float[Tensor, "*N 4"], b: Float[Tensor, "*N 4"], offset: float = 
     area_a, area_b = ((x[..., 2:] - x[..., :2] + offset).clamp_min(0).prod(-1) for x in (a, b))
     union = area_a + area_b - intersection
     return torch.where(union > 0, intersection / union.clamp_min(torch.finfo(union.dtype).tiny), 0.0)
+
+
+def ordered_pairs(n: int, device: torch.device | str | None = None) -> Int[Tensor, "B 2"]:
+    """All (subject, object) of two different boxes, B = n(n-1)."""
+    index = torch.arange(n, device=device)
+    both = torch.cartesian_prod(index, index).view(-1, 2)
+    return both[both[:, 0] != both[:, 1]]
+
+
+def union_boxes(a: Float[Tensor, "*N 4"], b: Float[Tensor, "*N 4"]) -> Float[Tensor, "*N 4"]:
+    """The smallest box around both."""
+    return torch.cat([torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:])], -1)
+
+
+def pair_masks(
+    subject: Float[Tensor, "B 4"], object: Float[Tensor, "B 4"], frame: Float[Tensor, "B 2"], side: int
+) -> Float[Tensor, "B 2 side side"]:
+    """Two channels per pair, 1 in the box and 0 elsewhere, the picture scaled to side x side (Network Architecture).
+
+    A cell belongs to a box that covers its centre; a box too thin for any has the cell that holds its own centre.
+    """
+    scaled = torch.stack([subject, object], 1) / frame.repeat(1, 2)[:, None] * side  # [B, 2, 4]
+    low, high = scaled[..., :2], scaled[..., 2:]
+    middle = ((low + high) / 2).clamp(0, side - 0.5).floor() + 0.5  # centre of the cell of the box's centre
+    centre = torch.arange(side, device=scaled.device, dtype=scaled.dtype) + 0.5
+    inside = (centre >= torch.minimum(low, middle)[..., None]) & (centre <= torch.maximum(high, middle)[..., None])
+    return (inside[:, :, 1, :, None] & inside[:, :, 0, None, :]).to(scaled.dtype)  # rows are y
+
+
+GEOMETRY = 24
+
+
+def pair_geometry(
+    subject: Float[Tensor, "B 4"], object: Float[Tensor, "B 4"], frame: Float[Tensor, "B 2"]
+) -> Float[Tensor, "B 24"]:
+    """What the boxes alone tell of a pair (ours), free of the picture's scale, of the order of 1.
+
+    Both boxes in the frame of their union (8), log ratios of width and height (2), the offset in units of either box
+    (4), overlap as a share of each and of the union (3), log areas and the union's share of the picture (3), centres in
+    the picture (4).
+    """
+    around = union_boxes(subject, object)
+    corner, extent = around[:, :2].repeat(1, 2), _extent(around).repeat(1, 2)
+    size_s, size_o = _extent(subject), _extent(object)
+    centre_s, centre_o = ((x[:, :2] + x[:, 2:]) / 2 for x in (subject, object))
+    area_s, area_o, area_u, area = (x.prod(-1, keepdim=True) for x in (size_s, size_o, _extent(around), frame))
+    shared = (torch.minimum(subject[:, 2:], object[:, 2:]) - torch.maximum(subject[:, :2], object[:, :2])).clamp_min(0)
+    overlap = shared.prod(-1, keepdim=True)
+    offset = centre_s - centre_o
+    parts = [
+        (subject - corner) / extent,
+        (object - corner) / extent,
+        (size_s / size_o).log(),
+        (offset / size_o).asinh(),
+        (-offset / size_s).asinh(),
+        overlap / area_s,
+        overlap / area_o,
+        overlap / (area_s + area_o - overlap),
+        (area_s / area).log(),
+        (area_o / area).log(),
+        area_u / area,
+        centre_s / frame,
+        centre_o / frame,
+    ]
+    return torch.cat(parts, -1)
+
+
+def _extent(boxes: Tensor) -> Tensor:
+    """Width and height, at least one pixel."""
+    return (boxes[:, 2:] - boxes[:, :2]).clamp_min(1)

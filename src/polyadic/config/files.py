@@ -1,0 +1,49 @@
+"""A config by name or from a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from polyadic.config.merging import merge
+from polyadic.config.presets import PRESETS
+from polyadic.config.schema import Config
+from polyadic.vocabulary import PolyadicError
+
+
+def load_config(source: str | Path, base: Config | None = None) -> Config:
+    """A preset by name, or a TOML or JSON file; a file may start from a preset with the key `preset`."""
+    if str(source) in PRESETS:
+        return PRESETS[str(source)]
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise PolyadicError(f"no preset and no file is called {source}; presets: {', '.join(PRESETS)}")
+    values = _read(path)
+    preset = values.pop("preset", None)
+    if preset is not None and preset not in PRESETS:
+        raise PolyadicError(f"{path.name}: no preset is called {preset!r}; known: {', '.join(PRESETS)}")
+    start = PRESETS[preset] if preset is not None else base or Config()
+    config: Config = merge(start, values, file=path.name)
+    return config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    text = path.read_text(encoding="utf-8")
+    try:
+        if path.suffix.lower() == ".json":
+            values = json.loads(text)
+        elif sys.version_info >= (3, 11):
+            import tomllib
+
+            values = tomllib.loads(text)
+        else:
+            import tomli
+
+            values = tomli.loads(text)
+    except ValueError as error:  # both decoders' errors are
+        raise PolyadicError(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise PolyadicError(f"{path.name} must hold keys and values, got {type(values).__name__}")
+    return values

@@ -1,0 +1,28 @@
+"""The runs that have a name. What they do not say is the default of the schema: the paper's, where it says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyadic.config.schema import Cache, Config, Data, Head, Pixels, Selection, Stage
+
+_SMALL = Stage(images=8, optimiser="adamw", rate=1e-3, decay=0.01, schedule="one-cycle")
+
+PRESETS: dict[str, Config] = {
+    "vrd": Config(),
+    "vg150": Config(data=Data(dataset="vg150")),
+    "vg200": Config(data=Data(dataset="vg200")),
+    "toy": Config(
+        workers=0,
+        data=Data(dataset="toy"),
+        pixels=Pixels(
+            backbone="test_resnet", weights="random", strides=(4, 8), side=160, longest=160, pool=3, mask=32, spatial=64
+        ),
+        head=Head(hidden=256, dropout=0.2),
+        selector=Selection(hidden=128, dropout=0.2),
+        backbone=replace(_SMALL, epochs=8, rate=3e-3, images=16),
+        triplets=replace(_SMALL, epochs=10),
+        selection=replace(_SMALL, epochs=4),
+        cache=Cache(gigabytes=4.0),
+    ),
+}

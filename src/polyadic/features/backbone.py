@@ -1,0 +1,194 @@
+"""A picture and boxes -> region features: frozen backbone, feature maps, RoIAlign (Network Architecture).
+
+Any timm model that gives feature maps; weights from timm's hub, from a local file, or random. Maps of several strides
+are pooled alike and joined.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from polyadic.config import Pixels
+from polyadic.vocabulary import PolyadicError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+VERSION = "1"  # of the numbers that this file computes; part of a cache's key
+_REGIONS = 512  # pooled at once
+
+# what the weights were trained with, where timm's own numbers differ: (x - 127) / 128
+_INPUT = {"tf_efficientnet_lite": ((127 / 255,) * 3, (128 / 255,) * 3)}
+
+
+class Backbone(nn.Module):
+    """Region features of a picture. Always in evaluation mode; its weights move in the stage [backbone] alone."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, pixels: Pixels, fetch: bool = True) -> None:
+        """`fetch` = False leaves the weights random: they will be loaded."""
+        super().__init__()
+        self.pixels = pixels
+        self.maps: Any
+        self.maps, mean, std = _create(pixels, fetch)
+        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1) * 255)
+        self.register_buffer("std", torch.tensor(std).view(3, 1, 1) * 255)
+        self.width = sum(self.maps.feature_info.channels()) * pixels.pool**2  # D
+        if fetch and (Path(pixels.weights).expanduser()).is_dir():
+            self.load_state_dict(_from_model(Path(pixels.weights).expanduser(), pixels.backbone, self))
+        self.learning = False
+        self.learn(False)
+
+    def learn(self, mode: bool) -> None:
+        """Thaw or freeze the weights."""
+        self.learning = mode
+        self.requires_grad_(mode)
+        self.train(mode)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Batch statistics are frozen with the weights."""
+        return super().train(mode and self.learning)
+
+    @property
+    def device(self) -> torch.device:
+        return self.mean.device
+
+    def forward(
+        self, picture: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
+    ) -> Float[Tensor, "K D"]:
+        """Features of boxes given in a frame of size (width, height) that the picture fills."""
+        return self.pool(self.feature_maps(picture[None]), boxes.to(self.device), frame)
+
+    def feature_maps(self, pictures: UInt8[Tensor, "I 3 H W"]) -> list[Tensor]:
+        maps: list[Tensor] = self.maps((pictures.to(self.device).float() - self.mean) / self.std)
+        return maps
+
+    def pool(self, maps: list[Tensor], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]) -> Float[Tensor, "K D"]:
+        from torchvision.ops import roi_align
+
+        size = torch.tensor([*frame, *frame], device=boxes.device, dtype=boxes.dtype)
+        found = []
+        for part in boxes.split(_REGIONS):
+            each = []
+            for full in maps:
+                fmap = full.float()
+                extent = torch.tensor([fmap.shape[-1], fmap.shape[-2]] * 2, device=boxes.device, dtype=boxes.dtype)
+                where = [(part / size * extent).float()]
+                each.append(roi_align(fmap, where, self.pixels.pool, sampling_ratio=2, aligned=True).flatten(1))
+            found.append(torch.cat(each, 1))
+        return torch.cat(found) if found else torch.zeros(0, self.width, device=boxes.device)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all that the features depend on, but picture and boxes."""
+        shape = (
+            VERSION,
+            self.pixels.backbone,
+            self.pixels.strides,
+            self.pixels.side,
+            self.pixels.longest,
+            self.pixels.pool,
+        )
+        value = hashlib.sha256(repr(shape).encode())
+        for name, tensor in sorted(self.state_dict().items()):
+            value.update(name.encode())
+            value.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return value.hexdigest()
+
+
+def prepare_picture(image: Image, pixels: Pixels) -> UInt8[Tensor, "3 H W"]:
+    """Scaled so that the shorter side is `side` and the longer one at most `longest`."""
+    from PIL.Image import Resampling
+
+    width, height = image.size
+    scale = min(pixels.side / min(width, height), pixels.longest / max(width, height))
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    if size != image.size:
+        image = image.resize(size, Resampling.BILINEAR)
+    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
+
+
+def _create(pixels: Pixels, fetch: bool) -> tuple[Any, tuple[float, ...], tuple[float, ...]]:
+    import timm
+
+    logging.getLogger("timm.models._builder").setLevel(logging.ERROR)  # weights of the classifier are left out
+    name, weights = pixels.backbone, pixels.weights
+    if not timm.is_model(name.split(".")[0]):
+        near = timm.list_models(f"*{name.split('.')[0][:6]}*")[:3]
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        raise PolyadicError(f"pixels.backbone: timm knows no model {name!r}{hint}")
+    path = Path(weights).expanduser()
+    local = fetch and weights not in ("timm", "random") and not path.is_dir()
+    if local and not path.is_file():
+        raise PolyadicError(f"pixels.weights: no file {weights} (timm: pretrained ones from its hub; random: none)")
+    more: dict[str, Any] = {"pretrained_cfg_overlay": {"file": str(path)}} if local else {}
+    indices = _indices(name, pixels.strides)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of timm and its hub, about their own affairs
+            maps: Any = timm.create_model(
+                name, pretrained=local or (fetch and weights == "timm"), features_only=True, out_indices=indices, **more
+            )
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if local:
+            raise PolyadicError(
+                f"pixels.weights: {path.name} does not hold weights of {name} ({reason:.200})"
+            ) from error
+        if fetch and weights == "timm":
+            raise PolyadicError(
+                f"pixels.weights: cannot get timm's weights of {name} ({reason:.120}); give a local file instead"
+            ) from error
+        raise PolyadicError(f"pixels.backbone: {name} gives no feature maps ({reason:.200})") from error
+    known = next((value for start, value in _INPUT.items() if name.startswith(start)), None)
+    config = maps.pretrained_cfg if hasattr(maps, "pretrained_cfg") else maps.default_cfg
+    mean, std = known or (tuple(config["mean"]), tuple(config["std"]))
+    return maps, mean, std
+
+
+def _from_model(folder: Path, name: str, like: nn.Module) -> dict[str, Tensor]:
+    """The backbone of a saved model or of a run."""
+    from safetensors import SafetensorError, safe_open
+
+    path = next(
+        (each for each in (folder / "model.safetensors", folder / "model" / "model.safetensors") if each.is_file()),
+        None,
+    )
+    if path is None:
+        raise PolyadicError(f"pixels.weights: {folder} holds no saved model")
+    try:
+        with safe_open(path, framework="pt") as file:
+            keys = [key for key in file.keys() if key.startswith("backbone.")]  # noqa: SIM118
+            found = {key.removeprefix("backbone."): file.get_tensor(key) for key in keys}
+    except (SafetensorError, OSError) as error:
+        raise PolyadicError(f"pixels.weights: {path} cannot be read: it is damaged or cut off ({error})") from error
+    shapes = {key: x.shape for key, x in like.state_dict().items()}
+    if shapes != {key: x.shape for key, x in found.items()}:
+        raise PolyadicError(f"pixels.weights: the backbone of {folder} is not {name} with these strides")
+    return found
+
+
+def _indices(name: str, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Which of the model's feature maps have these strides: the last of each."""
+    import timm
+
+    try:
+        with torch.device("meta"):
+            model: Any = timm.create_model(name, pretrained=False, features_only=True)
+            offered = model.feature_info.reduction()
+    except Exception as error:
+        raise PolyadicError(f"pixels.backbone: {name} gives no feature maps ({error!s:.120})") from error
+    missing = [stride for stride in strides if stride not in offered]
+    if missing:
+        raise PolyadicError(f"pixels.strides: {name} has strides {offered}, not {missing[0]}")
+    return tuple(len(offered) - 1 - offered[::-1].index(stride) for stride in sorted(strides))

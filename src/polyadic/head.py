@@ -1,0 +1,87 @@
+"""Three branches of fully connected layers: features of a pair -> R vectors each for subject, predicate, object.
+
+Paper: Network Architecture ("two fully connected layers of size 4096 with final layer output size of R x |X_a|").
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from polyadic.cp import CPTensor
+
+
+class Branch(nn.Module):
+    """Two hidden layers and R·classes outputs; `copies` more numbers per component lift given classes."""
+
+    def __init__(self, width: int, hidden: int, rank: int, classes: int, dropout: float, copies: int = 0) -> None:
+        super().__init__()
+        self.rank, self.classes = rank, classes
+        self.hidden = nn.Sequential(
+            nn.Linear(width, hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+        )
+        self.scores = nn.Linear(hidden, rank * classes)
+        self.lift = nn.Linear(hidden, rank * copies) if copies else None
+        if self.lift is not None:
+            nn.init.zeros_(self.lift.weight)
+            nn.init.constant_(self.lift.bias, 2.0)  # ours: a detected label is worth e^2 before anything is learned
+
+    def forward(self, x: Float[Tensor, "M D"], labels: Int[Tensor, "M A"] | None = None) -> Float[Tensor, "M R X"]:
+        """`labels` are the classes to lift, -1 for none."""
+        h = self.hidden(x)
+        scores: Tensor = self.scores(h).view(len(h), self.rank, self.classes)
+        if self.lift is not None and labels is not None:
+            lift = self.lift(h).view(len(h), self.rank, -1)  # [M, R, A]
+            lift = lift * (labels >= 0).to(lift)[:, None]
+            at = labels.clamp_min(0)[:, None].expand(-1, self.rank, -1)
+            scores = scores.scatter_add(-1, at, lift.to(scores.dtype))
+        return scores
+
+
+class TripletHead(nn.Module):
+    """ψ_c of each pair as a `CPTensor`.
+
+    Subject and object branches see the box alone, so they run once per box and are gathered per pair: the same numbers
+    as per pair, for N instead of N(N-1) rows. With `context` (ours) they see the pair as well, and run once per pair.
+    """
+
+    def __init__(
+        self,
+        box: int,
+        pair: int,
+        sizes: tuple[int, int, int],
+        rank: int = 5,  # paper
+        hidden: int = 4096,  # paper
+        dropout: float = 0.5,  # ours
+        context: bool = False,  # ours
+        copies: int = 0,  # ours: labels of evidence per box
+    ) -> None:
+        super().__init__()
+        self.context = context
+        width = box + pair if context else box
+        self.subject = Branch(width, hidden, rank, sizes[0], dropout, copies)
+        self.predicate = Branch(pair, hidden, rank, sizes[1], dropout)
+        self.object = Branch(width, hidden, rank, sizes[2], dropout, copies)
+
+    def forward(
+        self,
+        subject: Float[Tensor, "N D"],
+        object: Float[Tensor, "N D"],
+        predicate: Float[Tensor, "B E"],
+        pairs: Int[Tensor, "B 2"],
+        labels: Int[Tensor, "N A"] | None = None,
+    ) -> CPTensor:
+        s, o = pairs.unbind(-1)
+        if self.context:
+            names = (None, None) if labels is None else (labels[s], labels[o])
+            left = self.subject(torch.cat([subject[s], predicate], -1), names[0])
+            right = self.object(torch.cat([object[o], predicate], -1), names[1])
+        else:
+            left, right = self.subject(subject, labels)[s], self.object(object, labels)[o]
+        return CPTensor(left, self.predicate(predicate), right)

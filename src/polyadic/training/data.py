@@ -1,0 +1,84 @@
+"""A config's data: splits, detections, the noise model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from polyadic.cache import digest
+from polyadic.config import Config
+from polyadic.datasets import held_out, load_dataset
+from polyadic.datasets.toy import World
+from polyadic.predictions import read_detections
+from polyadic.scenes import Dataset, Detections, Scene
+from polyadic.simulation import DetectionNoise
+from polyadic.vocabulary import PolyadicError, Vocabulary
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """`fit` is what the network learns from; `annotations` may be more: without a picture, triplets still count."""
+
+    fit: tuple[Scene, ...]
+    validation: tuple[Scene, ...]
+    annotations: Dataset
+    vocabulary: Vocabulary
+    detections: dict[str, Detections] | None = None
+    noise: DetectionNoise | None = None
+
+    def fingerprint(self) -> str:
+        """So that a run is not resumed on other data."""
+        parts = [part for scene in (*self.fit, *self.validation) for part in (scene.name, scene.boxes, scene.relations)]
+        return digest(self.vocabulary.to_json(), *parts)
+
+
+def load_split(
+    config: Config, split: str, images: Literal["unchecked", "required", "present"] = "unchecked"
+) -> Dataset:
+    """A split of the config's dataset."""
+    data = config.data
+    if data.dataset != "toy":
+        if not data.root:
+            raise PolyadicError(f"{data.dataset}: where is it? Give its folder with --data (config key data.root)")
+        return load_dataset(data.dataset, data.root, split, images)
+    world = World(config.world.train, config.world.test, config.world.seed)
+    whole = world.dataset("test" if split == "test" else "train")
+    if split in ("train", "test"):
+        return whole
+    names = held_out(whole.scenes)
+    return whole.keep(lambda scene: (scene.name in names) == (split == "validation"), split)
+
+
+def load_training(config: Config) -> TrainingData:
+    pixels = "pixels" in config.sources
+    annotations = load_split(config, "fit")
+    wanted: Literal["unchecked", "required", "present"] = config.data.pictures if pixels else "unchecked"
+    fit = annotations if wanted == "unchecked" else load_split(config, "fit", wanted)
+    validation = load_split(config, "validation", wanted)
+    names = annotations.vocabulary
+    detections = None
+    if config.data.detections:
+        detections = {each.image: each for each in read_detections(Path(config.data.detections), names)}
+    noise = None
+    if config.data.simulate:
+        source = Path(config.data.simulate)
+        sizes = {scene.name: scene.size for split in ("train", "test") for scene in _known(config, split) if scene.size}
+        noise = DetectionNoise.fit(read_detections(source, names), annotations, sizes)
+    if config.proposals.epochs and detections is None and noise is None:
+        raise PolyadicError(
+            "the stage [proposals] needs boxes: a detector's on the training images (data.detections), or any of its "
+            "outputs to simulate them (data.simulate)"
+        )
+    usable = tuple(scene for scene in fit if (scene.relations[:, 0] != scene.relations[:, 2]).any())
+    if not usable:
+        raise PolyadicError(f"{annotations.name} fit: no image has a relation of two boxes to learn from")
+    most = validation.scenes[: config.validation.images]
+    return TrainingData(usable, most, annotations, names, detections, noise)
+
+
+def _known(config: Config, split: str) -> Dataset | tuple[Scene, ...]:
+    try:
+        return load_split(config, split)
+    except PolyadicError:
+        return ()

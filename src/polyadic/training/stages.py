@@ -1,0 +1,249 @@
+"""What each stage learns, from what, and how its result is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.utils.data import Dataset
+
+from polyadic.boxes import pair_geometry
+from polyadic.config import Config, Pixels
+from polyadic.features import Backbone, PairInputs, prepare_picture
+from polyadic.model import Parts
+from polyadic.sampling import true_boxes
+from polyadic.scenes import Scene
+from polyadic.training.examples import BoxSource, Example, Examples
+from polyadic.training.loop import Task
+from polyadic.training.validation import recall
+
+if TYPE_CHECKING:
+    from polyadic.training.trainer import Trainer
+
+
+def planned(config: Config) -> list[str]:
+    """The stages of a run, in order."""
+    names = [name for name in STAGES if getattr(config, name).epochs]
+    return [name for name in names if name != "backbone" or "pixels" in config.sources]
+
+
+def backbone(trainer: Trainer, fresh: bool) -> Task:
+    """Ours: the backbone learns to tell the labels of true boxes by a linear classifier, which is then dropped."""
+    net, data, device = trainer.model.backbone, trainer.data, trainer.device
+    assert net is not None, "planned only where there is one"
+    probe = nn.Linear(net.width, data.vocabulary.sizes[0]).to(device)
+
+    def logits(batch: list[tuple[Scene, Tensor]]) -> tuple[Tensor, Tensor]:
+        found, labels = [], []
+        with torch.autocast(device.type, trainer.precision, enabled=trainer.precision != torch.float32):
+            for scene, maps in _maps(net, batch):
+                boxes = torch.from_numpy(scene.boxes).float().to(device)
+                found.append(probe(net.pool(maps, boxes, scene.frame)).float())
+                labels.append(torch.from_numpy(scene.labels).to(device))
+        return torch.cat(found), torch.cat(labels)
+
+    def loss(batch: list[tuple[Scene, Tensor]]) -> tuple[Tensor, int]:
+        scores, labels = logits(batch)
+        return cross_entropy(scores, labels), len(labels)
+
+    @torch.no_grad()
+    def validate() -> dict[str, float]:
+        net.eval()
+        right = total = 0
+        trainer.watcher.begin("validation", len(data.validation))
+        for done, scene in enumerate(data.validation, 1):
+            trainer.stop.check()
+            scores, labels = logits([(scene, prepare_picture(scene.open(), net.pixels))])
+            right, total = right + int((scores.argmax(-1) == labels).sum()), total + len(labels)
+            trainer.watcher.move(done)
+        trainer.watcher.end()
+        return {"accuracy": 100 * right / max(total, 1)}
+
+    return Task(
+        "backbone",
+        trainer.config.backbone,
+        {"backbone": net, "probe": probe},
+        lambda epoch: _Pictures(data.fit, net.pixels),
+        loss,
+        lambda batch: [scene.name for scene, _ in batch],
+        lambda: net.learn(True),
+        validate,
+        "accuracy",
+        lambda: net.learn(False),
+    )
+
+
+def boxes(trainer: Trainer, fresh: bool) -> Task:
+    """Ours: the prior that knows the boxes, P(triplet | geometry), on annotations alone."""
+    prior, device = trainer.model.geometry, trainer.device
+    assert prior is not None, "planned only where there is one"
+    fit, held_out = _Geometry(trainer.data.annotations.scenes), _Geometry(trainer.data.validation)
+    if fresh:
+        prior.fit_scale(
+            torch.cat([x for _, x, _ in fit.rows]).to(device), torch.cat([y for _, _, y in fit.rows]).to(device)
+        )
+
+    def loss(batch: list[tuple[str, Tensor, Tensor]]) -> tuple[Tensor, int] | None:
+        if not batch:
+            return None
+        geometry, triplets = torch.cat([x for _, x, _ in batch]), torch.cat([y for _, _, y in batch])
+        return prior(geometry.to(device)).nll(triplets.to(device)).mean(), len(triplets)
+
+    @torch.no_grad()
+    def validate() -> dict[str, float]:
+        prior.eval()
+        found = loss(held_out.rows)
+        return {"log-likelihood": 0.0 if found is None else -float(found[0])}
+
+    def train_mode() -> None:
+        prior.train()
+
+    return Task(
+        "boxes",
+        trainer.config.boxes,
+        {"geometry": prior},
+        lambda epoch: fit,
+        loss,
+        lambda batch: [name for name, _, _ in batch],
+        train_mode,
+        validate,
+        "log-likelihood",
+    )
+
+
+def triplets(trainer: Trainer, fresh: bool) -> Task:
+    """Stage 1: ψ_c on annotated pairs of true boxes."""
+    return _pairs(trainer, "triplets", BoxSource(), fresh)
+
+
+def proposals(trainer: Trainer, fresh: bool) -> Task:
+    """Stage 1b: ψ_c on pairs of a detector's boxes, real or simulated."""
+    return _pairs(trainer, "proposals", _proposal_source(trainer), fresh)
+
+
+def selection(trainer: Trainer, fresh: bool) -> Task:
+    """Stage 2: P(X_sel), on the boxes that ψ_c was last trained on."""
+    source = _proposal_source(trainer) if trainer.config.proposals.epochs else BoxSource()
+    return _pairs(trainer, "selection", source, fresh)
+
+
+STAGES: dict[str, Callable[[Trainer, bool], Task]] = {
+    "backbone": backbone,
+    "boxes": boxes,
+    "triplets": triplets,
+    "proposals": proposals,
+    "selection": selection,
+}
+
+
+def _proposal_source(trainer: Trainer) -> BoxSource:
+    data = trainer.data
+    return BoxSource(data.detections, None if data.detections is not None else data.noise)
+
+
+def _pairs(trainer: Trainer, name: str, source: BoxSource, fresh: bool) -> Task:
+    model, config, data, device = trainer.model, trainer.config, trainer.data, trainer.device
+    trainer.fill(source)
+    selecting = name == "selection"
+    reduction = model.features.reduction
+    if fresh and reduction is not None and not {"triplets", "proposals"} & set(model.stages):
+        reduction.fit(trainer.region_sample(source))
+    modules: dict[str, nn.Module] = {"features": model.features, "head": model.head}
+    if selecting:
+        modules = {"selector": model.selector}
+
+    def loss(batch: list[Example]) -> tuple[Tensor, int] | None:
+        used = [example for example in batch if len(example.target)]
+        if not used:
+            return None
+        parts = [example.complete(trainer.regions, model.backbone).to(device) for example in used]
+        inputs, target = PairInputs.join(parts), torch.cat([example.target for example in used]).to(device)
+        if selecting:
+            logit = model.selection_logit(inputs)
+            return binary_cross_entropy_with_logits(logit, target.to(logit)), len(target)
+        return model(inputs).nll(target).mean(), len(target)
+
+    def train_mode() -> None:
+        model.eval()
+        for module in modules.values():
+            module.train()
+
+    def validate() -> dict[str, float]:
+        found = recall(
+            model,
+            data.validation,
+            source,
+            trainer.regions,
+            config.workers,
+            config.seed,
+            config.validation.k or None,
+            Parts(selected=selecting),
+            trainer.watcher,
+            trainer.stop,
+        )
+        return {"recall": (found["R@50"] + found["R@100"]) / 2, **found}
+
+    def examples(epoch: int) -> Examples:
+        seed = (config.seed, name, epoch)
+        return Examples(
+            data.fit,
+            "selection" if selecting else "triplets",
+            source,
+            config.sources,
+            trainer.regions,
+            seed,
+            config.selector.nulls,
+        )
+
+    def names(batch: list[Example]) -> list[str]:
+        return [example.scene.name for example in batch]
+
+    return Task(name, getattr(config, name), modules, examples, loss, names, train_mode, validate, "recall")
+
+
+class _Pictures(Dataset[tuple[Scene, Tensor]]):
+    """Whole pictures, for the stage that trains the backbone."""
+
+    def __init__(self, scenes: tuple[Scene, ...], pixels: Pixels) -> None:
+        self.scenes, self.pixels = scenes, pixels
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def __getitem__(self, at: int) -> tuple[Scene, Tensor]:
+        return self.scenes[at], prepare_picture(self.scenes[at].open(), self.pixels)
+
+
+class _Geometry(Dataset[tuple[str, Tensor, Tensor]]):
+    """Geometry and triplets of annotated pairs."""
+
+    def __init__(self, scenes: tuple[Scene, ...]) -> None:
+        self.rows: list[tuple[str, Tensor, Tensor]] = []
+        for scene in scenes:
+            known = true_boxes(scene)
+            if len(known.pairs):
+                corners = torch.from_numpy(known.boxes).float()[torch.from_numpy(known.pairs)]  # [M, 2, 4]
+                frame = torch.tensor(scene.frame, dtype=torch.float32).expand(len(corners), 2)
+                geometry = pair_geometry(corners[:, 0], corners[:, 1], frame)
+                self.rows.append((scene.name, geometry, torch.from_numpy(known.triplets)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: int) -> tuple[str, Tensor, Tensor]:
+        return self.rows[at]
+
+
+def _maps(net: Backbone, batch: list[tuple[Scene, Tensor]]) -> list[tuple[Scene, list[Tensor]]]:
+    """Feature maps of pictures, those of one size together."""
+    groups: dict[Any, list[int]] = {}
+    for at, (_, picture) in enumerate(batch):
+        groups.setdefault(picture.shape, []).append(at)
+    found: list[tuple[Scene, list[Tensor]]] = []
+    for members in groups.values():
+        maps = net.feature_maps(torch.stack([batch[at][1] for at in members]))
+        found += [(batch[at][0], [fmap[i : i + 1] for fmap in maps]) for i, at in enumerate(members)]
+    return found

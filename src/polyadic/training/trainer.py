@@ -1,0 +1,150 @@
+"""One run from its first stage to its last, in a folder that it can be resumed from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyadic.cache import FeatureCache
+from polyadic.config import Config
+from polyadic.model import PRECISION, RelationModel
+from polyadic.model.storage import write_text
+from polyadic.prior import TripletPrior
+from polyadic.training import checkpoint, stages
+from polyadic.training.checkpoint import Position
+from polyadic.training.data import load_training
+from polyadic.training.examples import BoxSource, Examples
+from polyadic.training.loop import Runner
+from polyadic.training.record import Record
+from polyadic.training.regions import Regions, fill
+from polyadic.training.watch import Stop, Watcher
+from polyadic.vocabulary import PolyadicError
+
+_SAMPLE = 4096  # regions from which principal components are found
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a config; `auto` is the first of CUDA, MPS and the CPU."""
+    if name == "auto":
+        mps = torch.backends.mps.is_available()
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise PolyadicError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]:.120})") from error
+    return device
+
+
+class Trainer:
+    """Data, model, features and diary of a run."""
+
+    def __init__(self, config: Config, folder: Path, watcher: Watcher, stop: Stop) -> None:
+        self.config, self.folder, self.watcher, self.stop = config, folder, watcher, stop
+        self.device = pick_device(config.device)
+        self.precision = PRECISION[config.precision]
+        self.regions: Regions | None = None
+        self.data = load_training(config)
+        self.about = {"data": self.data.fingerprint()}
+
+    def run(self, resume: bool) -> RelationModel:
+        config, position, parts = self.config, Position(), None
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA is deterministic with it
+        if resume:
+            position, parts, about = checkpoint.load(self.folder)
+            if about != self.about:
+                raise PolyadicError(f"{self.folder} was trained on other data than this {config.data.dataset}")
+        torch.manual_seed(config.seed)
+        triplets = torch.from_numpy(self.data.annotations.triplets())
+        prior = TripletPrior.from_triplets(triplets, self.data.vocabulary, smoothing=config.ranking.smoothing)
+        self.model = RelationModel(config, self.data.vocabulary, prior, fetch=not resume).to(self.device)
+        if parts is not None:
+            self.model.load_state_dict(parts["model"])
+            self.model.stages = tuple(position.done)
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_text(self.folder / "config.json", json.dumps(config.to_json(), indent=1))
+            self._keep(position, {})
+        self.record = Record(self.folder, position.total)
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            for name in stages.planned(config):
+                if name not in position.done:
+                    self._stage(name, position, parts.get("state") if parts is not None else None)
+                    parts = None
+        finally:
+            torch.use_deterministic_algorithms(deterministic)
+            self.record.close()
+        return self.model.eval()
+
+    def _keep(self, position: Position, more: dict[str, Any]) -> None:
+        checkpoint.save(self.folder, position, {"model": self.model.state_dict(), **more}, self.about)
+
+    def _stage(self, name: str, position: Position, state: dict[str, Any] | None) -> None:
+        resumed = position.stage == name and state is not None
+        if not resumed:
+            position.stage, position.epoch, position.step, position.best = name, 0, 0, None
+        torch.manual_seed(self.config.seed)
+        task = stages.STAGES[name](self, not resumed)
+        if resumed and state is not None:
+            for key, module in task.modules.items():
+                module.load_state_dict(state["modules"][key])
+        before = self.model.stages
+        self.model.stages = (*before, name)
+
+        def save_best(numbers: dict[str, float]) -> None:
+            self.model.save(self.folder / "model", stage=name, epoch=position.epoch + 1, held_out=numbers)
+
+        runner = Runner(
+            self.config.seed,
+            self.device,
+            self.precision,
+            self.config.workers,
+            self.record,
+            self.watcher,
+            self.stop,
+            save_best,
+            lambda at, held: self._keep(at, {"state": held}),
+        )
+        runner.run(task, position, state if resumed else None)
+        task.finish()
+        self.model.load_state_dict(RelationModel.load(self.folder / "model", self.device).state_dict())
+        position.done.append(name)
+        position.stage = ""
+        self._keep(position, {})
+
+    def fill(self, source: BoxSource) -> None:
+        """Open the cache, once the backbone is what it will be, and compute what it lacks."""
+        backbone, config = self.model.backbone, self.config
+        if backbone is None:
+            return
+        if self.regions is None:
+            folder = Path(config.cache.folder).expanduser() if config.cache.folder else self.folder.parent / "features"
+            cache = FeatureCache(folder, int(config.cache.gigabytes * 1e9))
+            self.regions = Regions(config.pixels, cache, backbone.fingerprint(), self.precision)
+        if source.fixed:
+            scenes = (*self.data.fit, *self.data.validation)
+            rng = np.random.default_rng(0)
+            boxes = [source.boxes(scene, rng).boxes for scene in scenes]
+            fill(self.regions, backbone, scenes, boxes, config.workers, self.watcher, self.stop)
+
+    def region_sample(self, source: BoxSource) -> Tensor:
+        """Features of some regions, [M, D]."""
+        examples = Examples(self.data.fit, "triplets", source, self.config.sources, self.regions, (0, "sample", 0))
+        order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(self.config.seed)).tolist()
+        found: list[Tensor] = []
+        for at in order:
+            inputs = examples[at].complete(self.regions, self.model.backbone).to(self.device)
+            found += [x for x in (inputs.regions, inputs.unions) if x is not None]
+            if sum(map(len, found)) >= _SAMPLE:
+                break
+        return torch.cat(found)[:_SAMPLE]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,34 @@ def test_equal_scenes_compare_equal_and_a_changed_field_does_not(unchecked: None
     for change in ({"boxes": [[0, 0, 5, 5], [1, 1, 9, 8]]}, {"labels": [3, 2]}, {"size": None}, {"extra": {"a": 1}}):
         assert scene() != scene(**change)
     assert scene() != "a"
+
+
+def test_a_scene_may_make_its_picture_itself(unchecked: None, tmp_path: Path) -> None:
+    def draw() -> Image.Image:
+        return Image.new("RGB", (3, 2), (9, 8, 7))
+
+    drawn = scene(source=draw)
+    assert drawn.has_picture()
+    assert not scene().has_picture()
+    assert drawn.open().getpixel((2, 1)) == (9, 8, 7)
+    assert drawn == scene()  # how a picture is made is no part of what was annotated
+    file = tmp_path / "a.png"
+    draw().save(file)
+    assert replace(scene(), image=file).has_picture()
+
+
+def test_the_digest_follows_the_content_of_a_picture(unchecked: None, tmp_path: Path) -> None:
+    shapes = [(3, 2), (2, 3), (6, 1)]  # the same pixels in a row
+    drawn = {scene(source=lambda size=size: Image.new("RGB", size)).digest() for size in shapes}
+    assert len(drawn) == 3
+    assert scene(source=lambda: Image.new("L", (3, 2))).digest() in drawn
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(b"one" if name != "c" else b"two")
+    a, b, c = (replace(scene(), image=tmp_path / name).digest() for name in "abc")
+    assert a == b != c
+    assert a == hashlib.sha256(b"one").hexdigest()
+    with pytest.raises(PolyadicError, match=r"no image a\.jpg that can be read \(No such file or directory\)"):
+        scene().digest()
 
 
 BAD: list[tuple[Any, str]] = [

@@ -6,6 +6,7 @@ they were annotated; a picture may be stored smaller or larger than that frame.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -33,6 +34,7 @@ class Scene:
     labels: Int[np.ndarray, " N"]
     relations: Int[np.ndarray, "M 3"]
     extra: Mapping[str, Any] = field(default_factory=dict)  # what the file says beyond this, in JSON values
+    source: Callable[[], Image] | None = field(default=None, compare=False, repr=False)  # draws it where no file is
 
     def __post_init__(self) -> None:
         where = f"Scene {self.name}"
@@ -71,7 +73,20 @@ class Scene:
 
     def open(self) -> Image:
         """The picture in RGB, whatever its format and its name say; of an animation the first frame."""
-        return open_image(self.image)
+        return open_image(self.image) if self.source is None else self.source()
+
+    def has_picture(self) -> bool:
+        return self.source is not None or self.image.exists()
+
+    def digest(self) -> str:
+        """SHA-256 of the picture: of the file's bytes, or of the size and RGB pixels of one that is drawn."""
+        if self.source is None:
+            try:
+                return hashlib.sha256(self.image.read_bytes()).hexdigest()
+            except OSError as error:
+                raise PolyadicError(f"no image {self.image} that can be read ({error.strerror})") from error
+        picture = self.source().convert("RGB")
+        return hashlib.sha256(f"{picture.width} x {picture.height} ".encode() + picture.tobytes()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
         return _equal(self, other)
@@ -282,6 +297,8 @@ def _equal(a: object, b: object) -> bool:
     if type(a) is not type(b):
         return False
     for each in fields(a):  # type: ignore[arg-type]
+        if not each.compare:
+            continue
         x, y = getattr(a, each.name), getattr(b, each.name)
         if not (np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y):
             return False

@@ -1,4 +1,4 @@
-"""`polyadic data check | stats | convert | fetch`."""
+"""`polyadic data check | stats | convert | fetch | draw`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from polyadic.vocabulary import PolyadicError
 
 app = typer.Typer(help="Get, check, count and convert datasets.", no_args_is_help=True, rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="DATASET", help="vrd, vg150, vg200, or coco for own data.")]
+Name = Annotated[
+    str, typer.Argument(metavar="DATASET", help="vrd, vg150, vg200, coco for own data, or toy, which is drawn.")
+]
 Root = Annotated[Path, typer.Option("--root", help="The folder that holds the dataset.")]
+AnyRoot = Annotated[Path | None, typer.Option("--root", help="The folder that holds the dataset; toy has none.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")]
 
 
 @app.command()
 def check(
     name: Name,
-    root: Root,
+    root: AnyRoot = None,
     split: Annotated[list[str] | None, typer.Option("--split", help="Default: train and test.")] = None,
     allow_missing_images: Annotated[
         bool, typer.Option("--allow-missing-images", help="Missing pictures are told, but are no failure.")
@@ -31,12 +34,12 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say what is wrong in a dataset, where, and how many; exit code 1 if anything is."""
-    from polyadic.datasets import format_of
+    from polyadic.datasets import folder_of, format_of
     from polyadic.datasets.check import check_split, report_shared_images
     from polyadic.report import check_table, progress
 
-    kind, root = format_of(name), _folder(root)
-    on_disk = ["train", "test", *(["validation"] if kind.has_validation(root) else [])]
+    kind, folder = format_of(name), folder_of(name, root)
+    on_disk = ["train", "test", *(["validation"] if kind.has_validation(folder) else [])]
     splits = split or on_disk
     for part in splits:
         if part not in on_disk:
@@ -44,7 +47,7 @@ def check(
     found = []
     for part in splits:
         with progress(f"{name} {part}") as move:
-            found.append(check_split(kind.read, root, part, move))
+            found.append(check_split(kind.read, folder, part, move))
     report_shared_images(found)
     if as_json:
         typer.echo(json.dumps({"dataset": name, "splits": [each.to_json() for each in found]}))
@@ -58,7 +61,7 @@ def check(
 @app.command()
 def stats(
     name: Name,
-    root: Root,
+    root: AnyRoot = None,
     split: Annotated[list[str] | None, typer.Option("--split", help="Default: train and test.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -89,9 +92,10 @@ def convert(
     ] = False,
 ) -> None:
     """Between VRD, VG150 or VG200 and COCO + rel_annotations, without loss. Pictures stay where they are."""
+    from polyadic.datasets import folder_of
     from polyadic.datasets.convert import convert as run
 
-    for path in run(name, _folder(root), to, out, link_images=link_images):
+    for path in run(name, folder_of(name, root), to, out, link_images=link_images):
         typer.echo(str(path))
     if name == "vg150":
         typer.echo("note: loaded as coco every scene counts; the field's rules apply to vg150 alone", err=True)
@@ -115,8 +119,20 @@ def fetch(
         typer.echo(f"everything of {name} is in {root} already")
 
 
-def _folder(root: Path) -> Path:
-    root = root.expanduser()
-    if not root.is_dir():
-        raise PolyadicError(f"no folder {root}. Give the folder that holds the dataset as --root")
-    return root
+@app.command()
+def draw(
+    out: Annotated[Path, typer.Option("--out", help="An empty folder for the pictures and the annotations.")],
+    train: Annotated[int, typer.Option("--train", help="Scenes to train on.")] = 800,
+    test: Annotated[int, typer.Option("--test", help="Scenes to test on.")] = 200,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed draws other scenes of the same world.")] = 0,
+) -> None:
+    """Write the drawn world (toy) to disk as own data: PNG pictures, COCO + rel_annotations."""
+    from polyadic.datasets.toy import World, write
+    from polyadic.report import progress
+
+    world = World(train, test, seed)
+    with progress("drawing") as move:
+        paths = write(world, out, move)
+    for path in paths:
+        typer.echo(str(path))
+    typer.echo(f"{train + test:,} pictures in {out / 'images'}; read them as the dataset coco", err=True)

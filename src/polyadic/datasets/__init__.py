@@ -1,4 +1,4 @@
-"""VRD, VG150, VG200 and own data (COCO + `rel_annotations`) as `Dataset`s of `Scene`s.
+"""VRD, VG150, VG200, own data (COCO + `rel_annotations`) and a drawn world (toy) as `Dataset`s of `Scene`s.
 
 Splits: `train` and `test` are the published ones; `validation` is held out of `train`, the same on every machine, and
 `fit` is the rest of `train`. Which scenes and relations are kept is said at the top of each reader.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from polyadic.datasets import coco_relations, vg150, vg200, vrd
+from polyadic.datasets import coco_relations, toy, vg150, vg200, vrd
 from polyadic.datasets.reading import Report, first
 from polyadic.scenes import Dataset, Scene
 from polyadic.vocabulary import PolyadicError, PolyadicWarning
@@ -39,6 +39,7 @@ class Format:
     tidy: Callable[[Dataset], Dataset] = lambda dataset: dataset
     held_out: Callable[[tuple[Scene, ...]], set[str]] = held_out
     has_validation: Callable[[Path], bool] = lambda root: False  # a validation split of its own, beside train
+    on_disk: bool = True  # else it has no root
 
 
 DATASETS = {
@@ -48,6 +49,7 @@ DATASETS = {
     "coco": Format(
         coco_relations.read, coco_relations.write, coco_relations.files, has_validation=coco_relations.has_validation
     ),
+    "toy": Format(toy.world.read, toy.world.no_files, toy.world.no_files, read_whole=toy.world.no_files, on_disk=False),
 }
 
 
@@ -57,9 +59,23 @@ def format_of(name: str) -> Format:
     return DATASETS[name]
 
 
+def folder_of(name: str, root: str | Path | None) -> Path:
+    """The folder of a dataset, which must be there; what is drawn has none."""
+    if not format_of(name).on_disk:
+        if root is not None:
+            raise PolyadicError(f"{name} is drawn and takes no root, got {root}. A written copy is the dataset coco")
+        return Path()
+    folder = None if root is None else Path(root).expanduser()
+    if folder is None or not folder.is_dir():
+        raise PolyadicError(
+            f"{name}: no folder {folder or 'was given'}. Give the folder that holds the dataset as root"
+        )
+    return folder
+
+
 def load_dataset(
     name: str,
-    root: str | Path,
+    root: str | Path | None = None,
     split: str = "train",
     images: Literal["unchecked", "required", "present"] = "unchecked",
 ) -> Dataset:
@@ -68,13 +84,12 @@ def load_dataset(
     A record that cannot be used is an error that names it, never a silently smaller dataset. Pictures are not needed:
     `images="required"` refuses when one is missing, `images="present"` is the explicit word for going on with the rest.
     """
-    kind, root = format_of(name), Path(root).expanduser()
+    kind = format_of(name)
     if split not in SPLITS:
         raise PolyadicError(f"no split is called {split!r}; known: {', '.join(SPLITS)}")
     if images not in ("unchecked", "required", "present"):
         raise PolyadicError(f"images must be unchecked, required or present, got {images!r}")
-    if not root.is_dir():
-        raise PolyadicError(f"{name}: no folder {root}. Give the folder that holds the dataset as root")
+    root = folder_of(name, root)
     report = Report()
     dataset = read_split(kind, root, split, report)
     report.raise_errors(name, root)
@@ -83,7 +98,7 @@ def load_dataset(
         warnings.warn(f"{problem}{more}", PolyadicWarning, stacklevel=2)
     if images == "unchecked":
         return dataset
-    missing = [scene.name for scene in dataset if not scene.image.exists()]
+    missing = [scene.name for scene in dataset if not scene.has_picture()]
     if missing and images == "required":
         raise PolyadicError(
             f"{name} {split}: {len(missing):,} of {len(dataset):,} pictures are missing ({first(missing)}). "

@@ -66,11 +66,11 @@ def check_split(
         check.relations += len(scene.relations)
         if progress:
             progress(number + 1, len(dataset))
-        if not scene.image.exists():
+        if not scene.has_picture():
             check.missing.append(scene.name)
             check.first_missing = check.first_missing or scene.image
             continue
-        size = picture_size(scene.image)
+        size = picture_size(scene.image) if scene.source is None else scene.open().size
         if size is None:
             report.add("unreadable picture", scene.image, "", "", "not a picture, or damaged")
         elif scene.size and abs(size[0] / size[1] / (scene.size[0] / scene.size[1]) - 1) > _ASPECT + 1 / min(size):

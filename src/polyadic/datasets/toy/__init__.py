@@ -1,0 +1,16 @@
+"""A drawn world: small pictures, relations that follow from them, an annotator who picks some, and the exact truth.
+
+    theme (hidden) ──► tint of the background ─┐
+          │            layout of things ───────┴─► picture
+          └─► names ──► what the annotator writes  (which pairs: layout alone)
+
+It is drawn on the fly and needs no download. `truth` and `selected` are what a perfect network would answer.
+"""
+
+from __future__ import annotations
+
+from polyadic.datasets.toy.annotator import selected, truth
+from polyadic.datasets.toy.themes import VOCABULARY
+from polyadic.datasets.toy.world import World, write
+
+__all__ = ["VOCABULARY", "World", "selected", "truth", "write"]

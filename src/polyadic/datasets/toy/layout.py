@@ -1,0 +1,108 @@
+"""Where things stand: some free, some beside, over or within another; hats on heads, small things at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from polyadic.datasets.toy.drawing import SIDE, Thing
+from polyadic.datasets.toy.themes import APPEARANCES, Appearance
+
+SEEN = 0.45  # the least share of a thing's pixels that the others leave visible
+_LEAST, _MOST = 6, 10  # things in a scene
+_SHARED = 0.7  # the greatest share of a larger thing's box in the box of a smaller one
+_TRIES = 30
+_SHADE = 18  # colours are off by as much, in each channel
+# whom a small thing is drawn at, where there is one
+_BEARERS = dict.fromkeys(("flag", "box", "kite", "round"), ("person", "dog")) | {"hat": ("person", "dog", "round")}
+_SHARES = [each.share for each in APPEARANCES]
+
+
+def between(rng: np.random.Generator, low: int, high: int) -> int:
+    """A whole number from `low` to `high`. Only `rng.random` is used: its stream is the same in every NumPy."""
+    return low + int(rng.random() * (high - low + 1))
+
+
+def pick(rng: np.random.Generator, weights: Sequence[float]) -> int:
+    """An index, drawn by weights."""
+    left = rng.random() * sum(weights)
+    for i, weight in enumerate(weights):
+        left -= weight
+        if left < 0:
+            return i
+    return max(i for i, weight in enumerate(weights) if weight > 0)
+
+
+def arrange(rng: np.random.Generator) -> tuple[Thing, ...]:
+    """The things of a scene, the larger first, as they are drawn; each at least `SEEN` visible."""
+    while True:
+        drawn = [APPEARANCES[pick(rng, _SHARES)] for _ in range(between(rng, _LEAST, _MOST))]
+        sized = sorted(
+            ((each, *size_of(each, between(rng, *each.side))) for each in drawn), key=lambda one: -one[1] * one[2]
+        )
+        owner = np.zeros((SIDE, SIDE), np.int64)  # whose pixel it is, counted from 1; 0 is nobody's
+        placed: list[Thing] = []
+        for each, width, height in sized:
+            found = _place(rng, each, width, height, placed, owner)
+            if found is None:
+                break
+            placed.append(found)
+        else:
+            return tuple(placed)
+
+
+def size_of(each: Appearance, side: int) -> tuple[int, int]:
+    """(width, height) by the longer side."""
+    return (side, round(side * each.ratio)) if each.ratio <= 1 else (round(side / each.ratio), side)
+
+
+def _place(
+    rng: np.random.Generator,
+    each: Appearance,
+    width: int,
+    height: int,
+    placed: list[Thing],
+    owner: Int[np.ndarray, "H W"],
+) -> Thing | None:
+    """A thing where it hides no other too much, also in `owner`; None when no such place was found."""
+    shade = (between(rng, -_SHADE, _SHADE), between(rng, -_SHADE, _SHADE), between(rng, -_SHADE, _SHADE))
+    visible = np.bincount(owner.ravel(), minlength=len(placed) + 1)[1:]
+    needed = np.array([SEEN * np.count_nonzero(one.stencil) for one in placed])
+    for _ in range(_TRIES):
+        x, y = _propose(rng, each.key, width, height, placed)
+        if not (0 <= x <= SIDE - width and 0 <= y <= SIDE - height):
+            continue
+        thing = Thing(each.key, x, y, width, height, shade)
+        if any(thing.common(one) > (0 if one.key == each.key else _SHARED * one.width * one.height) for one in placed):
+            continue  # two of a kind, or in one place, would look like one
+        part, inked = owner[thing.rows_and_columns], thing.stencil > 0
+        if (visible - np.bincount(part[inked], minlength=len(placed) + 1)[1:] >= needed).all():
+            part[inked] = len(placed) + 1
+            return thing
+    return None
+
+
+def _propose(rng: np.random.Generator, key: str, width: int, height: int, placed: list[Thing]) -> tuple[int, int]:
+    """The corner of a place that may do."""
+    bearers = [one for one in placed if one.key in _BEARERS.get(key, ())]
+    if bearers and rng.random() < 0.75:
+        one = bearers[between(rng, 0, len(bearers) - 1)]
+        if key == "hat":
+            head = one.x + int((0.8 if one.key == "dog" else 0.5) * one.width)
+            return head - width // 2 + between(rng, -2, 2), one.y - height + between(rng, 1, one.height // 6)
+        right = one.x + one.width - between(rng, 2, 6) if rng.random() < 0.5 else one.x - width + between(rng, 2, 6)
+        return right, one.y + int(0.4 * one.height) - height // 2 + between(rng, -4, 8)
+    if not placed or rng.random() < 0.5:
+        return between(rng, 0, SIDE - width), between(rng, 0, SIDE - height)
+    one = placed[between(rng, 0, len(placed) - 1)]
+    spare = one.width - width, one.height - height
+    if min(spare) >= 0 and rng.random() < 0.5:
+        return one.x + between(rng, 0, spare[0]), one.y + between(rng, 0, spare[1])
+    gap, along = between(rng, -4, 6), rng.random()
+    if rng.random() < 0.5:
+        beside = one.x + one.width + gap if rng.random() < 0.5 else one.x - width - gap
+        return beside, one.y + int(along * one.height) - height // 2
+    over = one.y + one.height + gap if rng.random() < 0.5 else one.y - height - gap
+    return one.x + int(along * one.width) - width // 2, over

@@ -1,0 +1,92 @@
+"""The drawn world as a dataset. Scene i of a split depends on the seed, the split and i alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from polyadic.datasets import coco_relations
+from polyadic.datasets.reading import Report
+from polyadic.datasets.toy.annotator import annotate
+from polyadic.datasets.toy.drawing import SIDE, draw
+from polyadic.datasets.toy.layout import arrange, pick
+from polyadic.datasets.toy.themes import CLASS, INDEX, THEMES, TINT, TINTS, VOCABULARY
+from polyadic.scenes import Dataset, Scene
+from polyadic.vocabulary import PolyadicError
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class World:
+    """So many scenes; a smaller world of the same seed is the beginning of a larger one."""
+
+    train: int = 800
+    test: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("train", "test", "seed"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise PolyadicError(f"World: {name} must be a whole number from 0 up, got {value!r}")
+
+    def dataset(self, split: str) -> Dataset:
+        """The scenes of `train` or `test`; `load_dataset("toy", split="fit")` parts the training scenes further."""
+        if split not in SPLITS:
+            raise PolyadicError(f"World: no split is called {split!r}; known: {', '.join(SPLITS)}")
+        scenes = tuple(_scene(self.seed, split, number) for number in range(getattr(self, split)))
+        return Dataset("toy", split, VOCABULARY, scenes, Path())
+
+
+def _scene(seed: int, split: str, number: int) -> Scene:
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(SPLITS.index(split), number)))
+    theme = pick(rng, [1.0] * len(THEMES))
+    tint = pick(rng, TINTS[theme, 0].tolist()) - TINT, pick(rng, TINTS[theme, 1].tolist()) - TINT
+    things = arrange(rng)
+    appearances = np.array([INDEX[each.key] for each in things])
+    boxes = np.array([[each.x, each.y, each.x + each.width, each.y + each.height] for each in things], float)
+    name = f"{split}_{number:06}.png"
+    return Scene(
+        name=name,
+        image=Path("images", name),
+        size=(float(SIDE), float(SIDE)),
+        boxes=boxes,
+        labels=CLASS[appearances, theme],
+        relations=annotate(rng, appearances, boxes, theme),
+        extra={"theme": THEMES[theme], "tint": list(tint), "appearances": [each.key for each in things]},
+        source=partial(draw, tint, things),
+    )
+
+
+def read(root: Path, split: str, report: Report) -> Dataset:
+    """The default world, whatever the root: there are no files."""
+    return World().dataset(split)
+
+
+def no_files(*_: object) -> NoReturn:
+    raise PolyadicError("toy is drawn, not kept in files: write it as coco with polyadic data draw --out FOLDER")
+
+
+def write(world: World, folder: str | Path, progress: Callable[[int, int], None] | None = None) -> list[Path]:
+    """Pictures in `images/`, and COCO + `rel_annotations` per split, which `load_dataset("coco", folder)` reads."""
+    folder = Path(folder).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise PolyadicError(f"toy: {folder} is not empty, and nothing in it is overwritten; choose another folder")
+        (folder / "images").mkdir()
+        datasets = [world.dataset(split) for split in SPLITS]
+        scenes = [scene for dataset in datasets for scene in dataset]
+        for done, scene in enumerate(scenes, 1):
+            scene.open().save(folder / scene.image)
+            if progress:
+                progress(done, len(scenes))
+        return coco_relations.write(datasets, folder)
+    except OSError as error:
+        raise PolyadicError(f"toy: cannot write to {folder} ({error})") from error

@@ -1,0 +1,362 @@
+"""Pictures: what is green, what overlaps, where arrows point, and that odd input still gives a picture."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from shared_data import real_vrd
+
+from polyadic import PolyadicError, Vocabulary
+from polyadic.draw import Drawn, contact_sheet, draw_relations, picture, relations_to_draw, side_by_side
+from polyadic.draw.arrows import arrow_curves
+from polyadic.draw.layout import Label, Rect, nearest_place, place_labels
+from polyadic.draw.picture import ARROW, HIT, HIT_ARROW, colour_of
+
+GREY = (128, 128, 128)
+BOXES = np.array([[20.0, 30, 120, 170], [250, 60, 380, 180]])
+NAMES = ["person", "horse"]
+RIDE = Drawn(0, 1, "person ride horse", "ride", 0.5, True)
+
+
+def grey(width: int = 400, height: int = 200) -> Image.Image:
+    return Image.new("RGB", (width, height), GREY)
+
+
+def pixels(image: Image.Image, colour: tuple[int, int, int]) -> np.ndarray:
+    """Where the image has exactly this colour, [H, W]."""
+    same: np.ndarray = (np.asarray(image) == colour).all(-1)
+    return same
+
+
+def overlap(a: Rect, b: Rect) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def well_placed(places: list[Rect | None], room: tuple[int, int], taken: list[Rect]) -> bool:
+    found = [place for place in places if place]
+    inside = all(p[0] >= 0 and p[1] >= 0 and p[2] <= room[0] and p[3] <= room[1] for p in found)
+    apart = all(not overlap(p, q) for i, p in enumerate(found) for q in (*found[:i], *taken))
+    return inside and apart
+
+
+# --- hits
+
+
+def test_only_the_rows_of_hits_are_green() -> None:
+    hits = [True, False, None, True, False]
+    drawn = draw_relations(grey(640, 8), BOXES / 100, NAMES, [replace(RIDE, hit=hit) for hit in hits])
+    row = drawn.height // len(hits)  # the picture is flat, so the rows give the height
+    assert drawn.height == row * len(hits)
+    assert [drawn.getpixel((drawn.width - 2, row * i + row // 2)) == HIT for i in range(len(hits))] == [
+        bool(hit) for hit in hits
+    ]
+
+
+@pytest.mark.parametrize("hit", [True, False, None])
+def test_green_is_for_hits_alone_in_the_list_and_on_the_arrow(hit: bool | None) -> None:
+    drawn = draw_relations(grey(), BOXES, NAMES, [replace(RIDE, hit=hit)], width=400)
+    shade, arrow = pixels(drawn, HIT), pixels(drawn, HIT_ARROW)
+    assert [bool(part.any()) for part in (shade[:, :400], shade[:, 400:], arrow)] == [bool(hit)] * 3
+    assert pixels(drawn, ARROW).any() != bool(hit)
+
+
+def test_classes_are_never_green() -> None:
+    for i in range(300):
+        red, green, blue = colour_of(f"class {i}")
+        assert green <= max(red, blue)
+
+
+# --- arrows
+
+
+@pytest.mark.parametrize("relation", [RIDE, replace(RIDE, subject=1, object=0)])
+def test_the_head_of_an_arrow_is_at_its_object(relation: Drawn) -> None:
+    green = pixels(draw_relations(grey(), BOXES, NAMES, [relation], width=400), HIT_ARROW)
+    at = [
+        green[int(y) - 12 : int(y) + 13, int(x) - 12 : int(x) + 13].sum() for x, y in (BOXES[:, :2] + BOXES[:, 2:]) / 2
+    ]
+    assert at[relation.object] > 1.3 * at[relation.subject] > 0
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.floats(0, 299), st.floats(0, 199)), min_size=2, max_size=5), st.data())
+def test_arrows_go_from_centre_to_centre_inside_the_picture(points: list[tuple[float, float]], data: Any) -> None:
+    centres = np.array(points)
+    index = st.integers(0, len(points) - 1)
+    pairs = data.draw(st.lists(st.tuples(index, index), max_size=6))
+    for (subject, object), curve in zip(pairs, arrow_curves(centres, pairs, (300, 200)), strict=True):
+        assert (curve >= 0).all()
+        assert (curve <= [299, 199]).all()
+        assert np.hypot(*(curve[0] - curve[-1])) > 10  # direction is visible, even between equal centres
+        if np.hypot(*(centres[subject] - centres[object])) > 40:
+            np.testing.assert_allclose(curve[[0, -1]], centres[[subject, object]])
+
+
+def test_arrows_of_one_pair_lie_apart() -> None:
+    centres = np.array([[50.0, 100], [250, 100]])
+    middles = np.stack([c[16] for c in arrow_curves(centres, [(0, 1), (0, 1), (1, 0)], (300, 200))])
+    gaps = np.hypot(*(middles[:, None] - middles[None]).T)[np.triu_indices(3, 1)]
+    assert gaps.min() > 15
+
+
+def test_only_the_first_relations_get_an_arrow_and_a_thick_box() -> None:
+    relations = [RIDE, replace(RIDE, subject=1, object=0, hit=False)]
+    assert not pixels(draw_relations(grey(), BOXES, NAMES, relations, arrows=1, width=400), ARROW).any()
+    none = draw_relations(grey(), BOXES, NAMES, relations, arrows=0, width=400)
+    one = draw_relations(grey(), BOXES, NAMES, relations, arrows=1, width=400)
+    assert not pixels(none, HIT_ARROW).any()
+    assert [pixels(p, colour_of("horse"))[150, 245:255].sum() for p in (none, one)] == [1, 2]
+
+
+# --- labels
+
+SIZES = st.tuples(st.integers(1, 9), st.integers(1, 5))
+CORNERS = st.tuples(st.integers(-10, 30), st.integers(-10, 30))
+RECTS = st.tuples(st.integers(-4, 20), st.integers(-4, 14), SIZES).map(
+    lambda r: (r[0], r[1], r[0] + r[2][0], r[1] + r[2][1])
+)
+WISHES = st.tuples(SIZES, st.lists(CORNERS, min_size=1, max_size=3), CORNERS)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(WISHES, max_size=12), st.tuples(st.integers(1, 24), st.integers(1, 17)), st.lists(RECTS, max_size=5))
+def test_labels_stay_inside_and_do_not_overlap(wishes: list[Any], room: tuple[int, int], taken: list[Rect]) -> None:
+    labels = [Label(size, tuple(wanted), anchor) for size, wanted, anchor in wishes]
+    places = place_labels(labels, room, taken)
+    assert well_placed(places, room, taken)
+    for label, place in zip(labels, places, strict=True):
+        assert place is None or (place[2] - place[0], place[3] - place[1]) == label.size
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(SIZES, CORNERS, st.tuples(st.integers(1, 24), st.integers(1, 17)), st.lists(RECTS, max_size=6))
+def test_the_nearest_place_is_as_near_as_trying_every_pixel(
+    size: tuple[int, int], wanted: tuple[int, int], room: tuple[int, int], taken: list[Rect]
+) -> None:
+    every = [(x, y, x + size[0], y + size[1]) for x in range(room[0]) for y in range(room[1])]
+    free = [place for place in every if well_placed([place], room, taken)]
+    found = nearest_place(size, wanted, room, taken)
+    assert (found is None) == (not free)
+    if found:
+        assert found in free
+        assert far(found, wanted) == min(far(place, wanted) for place in free)
+
+
+def far(place: Rect, wanted: tuple[int, int]) -> int:
+    return (place[0] - wanted[0]) ** 2 + (place[1] - wanted[1]) ** 2
+
+
+def test_a_label_takes_its_first_free_wish_and_has_a_leader_only_if_it_moved() -> None:
+    label = Label((4, 2), ((0, 0), (10, 10)), (1, 1))
+    first, second, moved, lost = place_labels([label, label, label, replace(label, size=(21, 2))], (20, 20))
+    assert (first, second, moved, lost) == ((0, 0, 4, 2), (10, 10, 14, 12), (0, 2, 4, 4), None)
+    assert moved is not None
+    assert second is not None
+    assert label.leader(second) is None
+    assert label.leader(moved) == ((1, 1), (1, 2))
+
+
+@pytest.mark.parametrize("n", [2, 6, 20])
+def test_the_labels_of_a_crowded_picture_do_not_overlap(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def spy(labels: Any, room: Any, taken: Any) -> list[Rect | None]:
+        places = place_labels(labels, room, taken)
+        seen.append((len(places), well_placed(places, room, list(taken))))
+        return places
+
+    monkeypatch.setattr(picture, "place_labels", spy)
+    rng = np.random.default_rng(n)
+    corners = rng.random((n, 2)) * [300, 150]
+    boxes = np.concatenate([corners, corners + 5 + rng.random((n, 2)) * 90], 1)
+    relations = [Drawn(i, (i + 1) % n, "a in the front of b", "in the front of") for i in range(n)]
+    draw_relations(grey(), boxes, ["traffic light"] * n, relations, arrows=n, width=400)
+    assert seen == [(2 * n, True)]
+
+
+def test_a_full_picture_drops_labels_and_still_comes() -> None:
+    boxes = np.tile(BOXES[:1], (60, 1))
+    relations = [Drawn(i, i + 1, "a on b", "on") for i in range(59)]
+    assert draw_relations(grey(), boxes, ["building"] * 60, relations, arrows=30, width=120).width == 180
+
+
+# --- boxes and colours
+
+
+def test_boxes_lie_where_they_are_in_the_image_or_in_the_frame() -> None:
+    box = np.array([[100.0, 50, 300, 150]])
+    for image, frame in ((grey(400, 200), None), (grey(100, 50), (400.0, 200.0)), (grey(800, 400), (400, 200))):
+        drawn = draw_relations(image, box, ["dog"], [], width=400, frame=frame)
+        here = pixels(drawn, colour_of("dog"))[:, :400]
+        rows, columns = np.nonzero(here[50:])  # the label is above
+        assert (columns.min(), rows.min() + 50, columns.max(), rows.max() + 50) == (100, 50, 300, 150)
+
+
+def test_the_colour_of_a_class_never_changes() -> None:
+    assert [colour_of(name) for name in ("person", "horse", "straße")] == [
+        (17, 125, 151),
+        (195, 25, 230),
+        (241, 165, 126),
+    ]
+
+
+def test_boxes_without_a_relation_are_left_out() -> None:
+    boxes = np.concatenate([BOXES, [[150.0, 20, 200, 190]]])
+    for relations, shown in (([RIDE], False), ([], True)):
+        drawn = draw_relations(grey(), boxes, [*NAMES, "tower"], relations, width=400)
+        assert pixels(drawn, colour_of("tower")).any() == shown
+
+
+# --- what comes in
+
+
+def test_relations_are_ranked_by_score_and_keep_their_hits() -> None:
+    names = Vocabulary(objects=("person", "horse", "hat"), predicates=("ride", "wear"))
+    pairs, triplets = np.array([[0, 1], [0, 2], [1, 0]]), np.array([[0, 0, 1], [0, 1, 2], [1, 1, 0]])
+    made = relations_to_draw(names, pairs, triplets, np.array([0.2, 0.9, 0.2]), np.array([True, False, False]))
+    assert made == [
+        Drawn(0, 2, "person wear hat", "wear", 0.9, False),
+        Drawn(0, 1, "person ride horse", "ride", 0.2, True),
+        Drawn(1, 0, "horse wear person", "wear", 0.2, False),
+    ]
+    assert [(r.subject, r.score, r.hit) for r in relations_to_draw(names, pairs, triplets)] == [
+        (0, None, None),
+        (0, None, None),
+        (1, None, None),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGBA", "CMYK", "YCbCr", "HSV", "I;16", "F"])
+def test_pictures_of_any_mode_are_drawn(mode: str) -> None:
+    shade = Image.new("RGB", (90, 60), (153, 153, 153))  # which Pillow's palette has
+    given = shade.convert("L").convert(mode) if mode == "I;16" else shade.convert(mode)
+    drawn = draw_relations(given, BOXES / 5, NAMES, [RIDE])
+    assert (drawn.mode, drawn.size) == ("RGB", (960, 427))
+    if mode not in {"1", "I;16"}:  # black and white dots; 16 bits
+        assert np.abs(np.array(drawn.getpixel((20, 400))) - 153).max() <= 2
+
+
+def test_transparent_is_white() -> None:
+    clear = Image.new("RGBA", (200, 100), (255, 0, 0, 0))
+    assert draw_relations(clear, np.zeros((0, 4)), [], [], width=200).getpixel((50, 50)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize(
+    ("size", "drawn"),
+    [
+        ((6000, 3000), (960, 320)),
+        ((7, 5), (960, 457)),
+        ((1, 3000), (321, 1280)),
+        ((3000, 1), (960, 24)),
+        ((1, 1), (960, 640)),
+    ],
+)
+def test_huge_tiny_high_and_flat_pictures_get_a_readable_size(size: tuple[int, int], drawn: tuple[int, int]) -> None:
+    image = Image.new("L", size, 128)
+    assert draw_relations(image, np.array([[0.0, 0, 3, 3], [1, 1, 5, 4]]), NAMES, [RIDE]).size == drawn
+
+
+ODD: list[tuple[list[list[float]], list[str], list[Drawn]]] = [
+    ([], [], []),
+    ([[20, 30, 120, 170]], ["person"], []),
+    ([[20, 30, 120, 170]], ["person"], [Drawn(0, 0, "person watch person", "watch")]),
+    ([[-900, -800, -700, -600], [500, 300, 900, 800]], NAMES, [RIDE]),
+    ([[-50, -50, 900, 900], [20, 20, 20, 20]], NAMES, [RIDE]),
+    ([[20, 30, 120, 170]] * 2, ["人\n\t馬", "\ud800 \u0301é \u05d0\0"], [Drawn(0, 1, "", "→" * 500, float("-inf"))]),
+    ([[20, 30, 120, 170]] * 2, ["", "x" * 5000], [Drawn(0, 1, "y" * 5000, "", 1e-300, True)] * 40),
+]
+
+
+@pytest.mark.parametrize(("boxes", "names", "relations"), ODD)
+def test_odd_boxes_names_and_relations_are_drawn(boxes: Any, names: list[str], relations: list[Drawn]) -> None:
+    drawn = draw_relations(grey(), np.array(boxes, np.float64).reshape(-1, 4), names, relations, width=400, title="一")
+    assert drawn.width == 600
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"names": ["person"]}, "boxes must be [N, 4] with N names, got [2, 4] and 1 names"),
+    ({"boxes": BOXES[:, :3]}, "got [2, 3] and 2 names"),
+    ({"boxes": BOXES[:, ::-1]}, "box 0 must be finite xyxy with x1 <= x2 and y1 <= y2"),
+    ({"boxes": BOXES * np.nan}, "box 0 must be finite"),
+    ({"relations": [replace(RIDE, object=2)]}, "points to box 2, but there are 2 (counted from 0)"),
+    ({"relations": [replace(RIDE, subject=-1)]}, "points to box -1"),
+    ({"arrows": -1}, "expected arrows >= 0"),
+    ({"width": 20}, "width >= 100, got 5 and 20"),
+    ({"frame": (0.0, 5.0)}, "the frame must have a width and a height, got (0.0, 5.0)"),
+    ({"image": Image.new("RGB", (0, 5))}, "the image must have pixels, got size (0, 5)"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_what_cannot_be_drawn_is_refused_in_words(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"image": grey(), "boxes": BOXES, "names": NAMES, "relations": [RIDE], **change}
+    with pytest.raises(PolyadicError) as caught:
+        draw_relations(**arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_columns_of_unequal_length_and_wrong_sheets_are_refused() -> None:
+    names = Vocabulary(objects=("person",), predicates=("ride",))
+    with pytest.raises(PolyadicError, match=r"need one length, got \[1, 2\]"):
+        relations_to_draw(names, np.zeros((1, 2), int), np.zeros((1, 3), int), hits=np.array([True, False]))
+    with pytest.raises(PolyadicError, match="2 panels need as many titles, got 1"):
+        side_by_side([grey(), grey()], ["with prior"])
+    for pictures, columns in (([], 2), ([grey()], 0)):
+        with pytest.raises(PolyadicError, match="expected pictures, columns >= 1"):
+            contact_sheet(pictures, columns)
+    with pytest.raises(PolyadicError, match="expected pictures"):
+        side_by_side([])
+
+
+# --- sheets
+
+
+def test_panels_stand_side_by_side_and_sheets_row_by_row() -> None:
+    red, blue, tall = (Image.new("RGB", s, c) for s, c in (((30, 20), "red"), ((50, 10), "blue"), ((40, 60), "lime")))
+    row = side_by_side([red, blue], gap=4)
+    assert (row.size, row.getpixel((29, 19)), row.getpixel((31, 5)), row.getpixel((34, 5)), row.getpixel((34, 15))) == (
+        (84, 20),
+        (255, 0, 0),
+        (255, 255, 255),
+        (0, 0, 255),
+        (255, 255, 255),
+    )
+    sheet = contact_sheet([red, blue, tall], columns=2, gap=4)
+    assert (sheet.size, sheet.getpixel((44, 0)), sheet.getpixel((39, 83))) == ((94, 84), (0, 0, 255), (0, 255, 0))
+
+
+def test_titles_stand_above_the_pictures() -> None:
+    plain, titled = side_by_side([grey(), grey()]), side_by_side([grey(), grey()], ["without prior", "with prior"])
+    bar = titled.height - plain.height
+    assert bar > 0
+    assert titled.crop((0, bar, *titled.size)).tobytes() == plain.tobytes()
+    dark = np.asarray(titled.convert("L"))[:bar] < 60
+    assert dark[:, :400].any()
+    assert dark[:, 416:].any()
+    one = draw_relations(grey(), BOXES, NAMES, [RIDE], title="with prior")
+    assert one.height > draw_relations(grey(), BOXES, NAMES, [RIDE]).height
+
+
+def test_a_real_photo_is_drawn_and_the_same_every_time() -> None:
+    data = real_vrd("test")
+    scene = next(scene for scene in data if len(scene.relations) >= 6 and scene.image.exists())
+    relations = relations_to_draw(data.vocabulary, scene.relations[:, ::2], scene.triplets)
+    names = [data.vocabulary.objects[label] for label in scene.labels]
+    once, again = (draw_relations(scene.open(), scene.boxes, names, relations, frame=scene.size) for _ in range(2))
+    assert once.tobytes() == again.tobytes()
+    assert once.width == 960
+
+
+def test_drawing_loads_no_torch() -> None:
+    code = "import sys, polyadic.draw; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

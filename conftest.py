@@ -21,7 +21,7 @@ jaxtyping.install_import_hook(CHECKED, "typecheck.check")
 
 torch.set_num_threads(1)
 
-pytest_plugins = ["bad_server"]  # its fixture `server`
+pytest_plugins = ["bad_server", "cache_cases"]  # their fixtures `server` and `cache`
 
 
 @pytest.fixture(autouse=True)

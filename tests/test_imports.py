@@ -36,6 +36,7 @@ LAYERS = [
     },
     {"model", "comparison"},
     {"training"},
+    {"experiments"},
     {"report"},
     {"cli"},
 ]

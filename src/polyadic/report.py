@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -14,16 +14,23 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from polyadic.comparison import Comparison, without_k
 from polyadic.datasets.check import Check
 from polyadic.evaluation import Protocol
+
+if TYPE_CHECKING:  # both load torch
+    from polyadic.experiments import Ablation
+    from polyadic.training import Watcher
 
 _FEW = 5
 
@@ -76,6 +83,66 @@ def downloads() -> Iterator[Callable[[str, int, int | None], None]]:
             bar.update(tasks[name], completed=done, total=total)
 
         yield move
+
+
+class _Lines:
+    """A watcher for where stderr is no terminal: what is said, and no bars."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def begin(self, text: str, total: int) -> None:
+        pass
+
+    def move(self, done: int, **numbers: float) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+class _Bar(_Lines):
+    """One bar, of the piece of work that is under way."""
+
+    def __init__(self, bar: Progress) -> None:
+        super().__init__(bar.console)
+        self.bar = bar
+        self.task: TaskID | None = None
+
+    def begin(self, text: str, total: int) -> None:
+        self.end()  # of one that was given up
+        self.task = self.bar.add_task(text, total=total, numbers="")
+
+    def move(self, done: int, **numbers: float) -> None:
+        if self.task is not None:
+            shown = "  ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+            self.bar.update(self.task, completed=done, numbers=shown)
+
+    def end(self) -> None:
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+            self.task = None
+
+
+class _Speed(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.1f}/s")
+
+
+@contextmanager
+def watching() -> Iterator[Watcher]:
+    """For long jobs, on stderr: a bar with the numbers of the moment, speed and time left, and lines that stay."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    numbers = TextColumn("{task.fields[numbers]}")
+    columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), numbers, _Speed()
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        yield _Bar(bar)
 
 
 def check_table(name: str, check: Check, everything: bool) -> None:
@@ -169,6 +236,31 @@ def comparison_table(file: str, result: Comparison, notes: Sequence[str], free: 
         console.print(table)
     for note in [*notes, *result.notes]:
         console.print(f"\n{note}")
+
+
+def ablation_table(ablation: Ablation) -> None:
+    """As the paper's Table 4: recalls in percent, mean and deviation over seeds, the paper's beside them."""
+    from polyadic.experiments.table4 import COLUMNS, table4
+
+    lines, first = table4(ablation), ablation.rows[0]
+    console, published = _console(), any(line.paper for line in lines)
+    seeds = f"{len(ablation.seeds)} seed{'s' if len(ablation.seeds) > 1 else ''}"
+    console.print(f"{first.dataset} test, {first.protocol.partition(',')[0]}, recall in percent, {seeds}", style="bold")
+    table = Table(box=None, padding=(0, 1, 0, 1))
+    table.add_column("", no_wrap=True)
+    names = [f"{'free k' if k == 'free' else f'k = {k}'} R@{n}" for k, n in COLUMNS]
+    for name in [*names, "held-out loss", *(["the paper's"] if published else [])]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in lines:
+        cells = [_mean(cell.mean, cell.deviation) for cell in line.cells]
+        loss = "" if line.loss is None else _mean(line.loss.mean, line.loss.deviation)
+        paper = [" ".join(f"{value:.2f}" for value in line.paper or ())] if published else []
+        table.add_row(line.label, *cells, loss, *paper)
+    console.print(table)
+
+
+def _mean(value: float, deviation: float) -> str:
+    return _percent(value) if math.isnan(deviation) else f"{value:.2f} ± {deviation:.2f}"
 
 
 def _percent(value: float) -> str:

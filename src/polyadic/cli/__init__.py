@@ -12,19 +12,24 @@ from typing import Annotated
 import typer
 
 import polyadic
-from polyadic.cli import data, evaluate
+from polyadic.cli import ablate, config, data, demo, evaluate, train
+from polyadic.cli.flags import ANY
 from polyadic.vocabulary import PolyadicError
 
 app = typer.Typer(
     name="polyadic",
-    help="Who does what to whom in a photo: datasets, evaluation, and (in Python) the relation model.",
+    help="Who does what to whom in a photo: datasets, training, evaluation.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 app.add_typer(data.app, name="data")
+app.command(name="train", context_settings=ANY)(train.command)
 app.command(name="evaluate")(evaluate.command)
+app.command(name="ablate", context_settings=ANY)(ablate.command)
+app.command(name="config")(config.command)
+app.command(name="demo")(demo.command)
 
 
 def _version(asked: bool | None) -> None:
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-_SPREAD = {"--k", "--task", "--top", "--protocol", "--split"}
+_SPREAD = {"--k", "--task", "--top", "--protocol", "--split", "--without", "--ranks"}
 
 
 def spread(arguments: Sequence[str]) -> list[str]:

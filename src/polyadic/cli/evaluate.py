@@ -1,4 +1,4 @@
-"""`polyadic evaluate PREDICTIONS`: anybody's predictions, the baseline and the ceiling under the field's protocols."""
+"""`polyadic evaluate PREDICTIONS|RUN`: predictions, the baseline and the ceiling under the field's protocols."""
 
 from __future__ import annotations
 
@@ -6,30 +6,46 @@ import json
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    from polyadic.comparison import Comparison
     from polyadic.evaluation import Protocol
     from polyadic.scenes import Dataset, Detections, Predictions
     from polyadic.vocabulary import Vocabulary
 
 
 def command(
-    predictions: Annotated[Path, typer.Argument(help="Ours (.jsonl), Lu's (.mat) or neural-motifs' (.pkl).")],
-    dataset: Annotated[str, typer.Option("--dataset", help="vrd, vg150, vg200, or coco for own data.")],
-    root: Annotated[Path, typer.Option("--root", help="The folder that holds the dataset.")],
-    split: Annotated[str, typer.Option("--split", help="The split that was predicted.")] = "test",
+    predictions: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PREDICTIONS|RUN", help="Ours (.jsonl), Lu's (.mat), neural-motifs' (.pkl); or a run, or its model."
+        ),
+    ],
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="vrd, vg150, vg200, toy, or coco for own data. Default: the run's.")
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option("--root", "--data", help="The folder that holds the dataset. Default: the run's.")
+    ] = None,
+    split: Annotated[
+        str, typer.Option("--split", help="The split that was predicted, or that a run predicts.")
+    ] = "test",
     protocol: Annotated[
         list[str] | None, typer.Option("--protocol", help="lu2016 (default), reldn, motifs, vtranse, dsr.")
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", help="relationship (default), phrase, phrase-classification, predicate-classification."),
+        typer.Option(
+            "--task",
+            help="relationship (default), phrase, phrase-classification (a run's default), predicate-classification.",
+        ),
     ] = None,
     k: Annotated[
-        list[str] | None, typer.Option("--k", help="Predictions per pair: numbers, any, free. Default: the protocol's.")
+        list[str] | None,
+        typer.Option("--k", help="Predictions per pair: numbers, any, free. Default: the protocol's; a run's: free."),
     ] = None,
     top: Annotated[list[int] | None, typer.Option("--top", help="N of R@N. Default: 20 50 100.")] = None,
     validation: Annotated[
@@ -38,8 +54,15 @@ def command(
     ] = None,
     detections: Annotated[
         Path | None,
-        typer.Option("--detections", help="The detector's boxes for baseline and ceiling, if not in PREDICTIONS."),
+        typer.Option(
+            "--detections",
+            help="The detector's boxes: for baseline and ceiling, if not in PREDICTIONS; for a RUN to relate.",
+        ),
     ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="Parts that a run leaves out: prior, selected, geometry.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="A new .jsonl file for a run's predictions.")] = None,
     match: Annotated[str | None, typer.Option("--match", help="one-to-one or many-to-one.")] = None,
     aggregate: Annotated[str | None, typer.Option("--aggregate", help="pooled or image-mean.")] = None,
     k_unit: Annotated[str | None, typer.Option("--k-unit", help="triplet or predicate.")] = None,
@@ -50,11 +73,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="One line per number, for a results file.")] = False,
 ) -> None:
-    """Score predictions under named protocols. --k, --task, --protocol and --top take several values: --k 1 10 free."""
-    from polyadic.comparison import compare
-    from polyadic.datasets import load_dataset
+    """Score predictions, or a run, under named protocols. Some options take several values: --k 1 10 free."""
     from polyadic.evaluation import get_protocol
-    from polyadic.report import comparison_table
     from polyadic.vocabulary import PolyadicError
 
     switches: dict[str, Any] = {"match": match, "aggregate": aggregate, "k_unit": k_unit, "tie": tie}
@@ -63,14 +83,51 @@ def command(
     changes = {name: value for name, value in switches.items() if value is not None}
     for word in k or ():
         _number("any" if word == "free" else word)
+    bases = [get_protocol(name).change(**changes) for name in dict.fromkeys(protocol or ["lu2016"])]
+    if predictions.expanduser().is_dir():
+        from polyadic.cli.evaluate_run import scores_of
+
+        if validation is not None:
+            raise PolyadicError("--validation is for files: a run predicts the validation split itself")
+        bases = [base if k_unit else base.change(k_unit="triplet") for base in bases]
+        tasks = task or ["relationship" if detections else "phrase-classification"]
+        asked = [base.change(task=each) for base in bases for each in dict.fromkeys(tasks)]
+        words = list(dict.fromkeys(k or ["free" if split == "test" else "any"]))
+        ks: list[int | Literal["free"] | None] = ["free" if word == "free" else _number(word) for word in words]
+        scored = scores_of(predictions, asked, ks, split, dataset, root, detections, without or [], save, bootstrap)
+        _show(predictions.name, scored.result, list(scored.notes), scored.free, as_json, as_csv)
+        return
+    for value, option in ((without, "--without"), (save, "--save")):
+        if value is not None:
+            raise PolyadicError(f"{option} is for a run, and {predictions} is no folder")
+    if dataset is None:
+        raise PolyadicError(f"--dataset: which one was predicted in {predictions}? vrd, vg150, vg200, toy or coco")
     if validation is not None and "free" not in (k or ()):
         raise PolyadicError("--validation is for choosing k: give --k free as well")
-    bases = [get_protocol(name).change(**changes) for name in dict.fromkeys(protocol or ["lu2016"])]
     asked = [base.change(task=each) for base in bases for each in dict.fromkeys(task or ["relationship"])]
+    _evaluate_file(predictions, dataset, root, split, asked, k, validation, detections, bootstrap, as_json, as_csv)
+
+
+def _evaluate_file(
+    predictions: Path,
+    dataset: str,
+    root: Path | None,
+    split: str,
+    asked: list[Protocol],
+    k: list[str] | None,
+    validation: Path | None,
+    detections: Path | None,
+    bootstrap: int,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    from polyadic.comparison import compare
+    from polyadic.datasets import load_dataset
+    from polyadic.vocabulary import PolyadicError
 
     data = load_dataset(dataset, root, split)
     notes: list[str] = []
-    free: dict[Protocol, int | str] = {}
+    free: dict[Protocol, int | None] = {}
     train: Dataset | None = None
     try:
         train = load_dataset(dataset, root, "fit" if split == "validation" else "train")
@@ -88,7 +145,7 @@ def command(
                 chosen, images = _free_k(base, dataset, root, split, validation)
                 found = f"free k = {chosen or 'any'}, chosen on {images:,} validation images"
                 notes.append(f"{base.name} {base.task}: {found}")
-                free[base.change(k=chosen)] = chosen or "any"
+                free[base.change(k=chosen)] = chosen
                 protocols.append(base.change(k=chosen))
             else:
                 protocols.append(base.change(k=_number(word)))
@@ -99,16 +156,29 @@ def command(
         protocols = [each.change(subset=subset) for each in protocols for subset in ("all", "zero-shot")]
     boxes = _detections(predictions.expanduser(), detections, data.vocabulary)
     result = compare(data, _stream(predictions, data), protocols, train, boxes, bootstrap)
+    _show(predictions.name, result, notes, free, as_json, as_csv)
+
+
+def _show(
+    name: str,
+    result: Comparison,
+    notes: list[str],
+    free: dict[Protocol, int | None],
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    from polyadic.report import comparison_table
+
     if as_json:
-        value = {"predictions": predictions.name, **result.to_json(), "notes": [*notes, *result.notes]}
-        value["free_k"] = {f"{each.name} {each.task}": k for each, k in free.items()}
+        value = {"predictions": name, **result.to_json(), "notes": [*notes, *result.notes]}
+        value["free_k"] = {f"{each.name} {each.task}": k or "any" for each, k in free.items()}
         typer.echo(json.dumps(value))
     elif as_csv:
         typer.echo(result.to_csv(), nl=False)
         for note in (*notes, *result.notes):
             typer.echo(f"note: {note}", err=True)
     else:
-        comparison_table(predictions.name, result, notes, free)
+        comparison_table(name, result, notes, free)
 
 
 def _number(word: str) -> int | None:
@@ -121,7 +191,7 @@ def _number(word: str) -> int | None:
     raise PolyadicError(f"--k: expected whole numbers from 1, any or free, got {word!r}")
 
 
-def _free_k(base: Protocol, dataset: str, root: Path, split: str, file: Path | None) -> tuple[int | None, int]:
+def _free_k(base: Protocol, dataset: str, root: Path | None, split: str, file: Path | None) -> tuple[int | None, int]:
     from polyadic.datasets import load_dataset
     from polyadic.evaluation import choose_k
     from polyadic.vocabulary import PolyadicError

@@ -70,6 +70,8 @@ def check(config: Any) -> None:
         raise PolyadicError(f"sources must be pixels, evidence or both, got {list(config.sources)}")
     if not config.pixels.strides:
         raise PolyadicError("pixels.strides must name at least one stride")
+    if len(set(config.pixels.strides)) < len(config.pixels.strides):
+        raise PolyadicError(f"pixels.strides must be different, got {list(config.pixels.strides)}")
 
 
 _LEAST = {
@@ -109,11 +111,11 @@ def _checked(key: str, value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        raise PolyadicError(f"{key} must be a {kind_of(kind)}, got {value!r}")
+        raise PolyadicError(f"{key} must be {kind_of(kind)}, got {value!r}")
     if kind is float and not abs(value) < float("inf"):
         raise PolyadicError(f"{key} must be a finite number, got {value}")
     return value
 
 
 def kind_of(kind: Any) -> str:
-    return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(kind, str(kind))
+    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(kind, str(kind))

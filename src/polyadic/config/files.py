@@ -22,7 +22,7 @@ def load_config(source: str | Path, base: Config | None = None) -> Config:
         raise PolyadicError(f"no preset and no file is called {source}; presets: {', '.join(PRESETS)}")
     values = _read(path)
     preset = values.pop("preset", None)
-    if preset is not None and preset not in PRESETS:
+    if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
         raise PolyadicError(f"{path.name}: no preset is called {preset!r}; known: {', '.join(PRESETS)}")
     start = PRESETS[preset] if preset is not None else base or Config()
     config: Config = merge(start, values, file=path.name)
@@ -30,8 +30,8 @@ def load_config(source: str | Path, base: Config | None = None) -> Config:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8")
         if path.suffix.lower() == ".json":
             values = json.loads(text)
         elif sys.version_info >= (3, 11):
@@ -42,7 +42,7 @@ def _read(path: Path) -> dict[str, Any]:
             import tomli
 
             values = tomli.loads(text)
-    except ValueError as error:  # both decoders' errors are
+    except (OSError, ValueError) as error:  # both decoders' errors are
         raise PolyadicError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(values, dict):
         raise PolyadicError(f"{path.name} must hold keys and values, got {type(values).__name__}")

@@ -35,7 +35,7 @@ def _word(text: str, kind: Any, key: str) -> Any:
         try:
             return kind(text)
         except ValueError as error:
-            raise PolyadicError(f"{key} must be a {kind_of(kind)}, got {text!r}") from error
+            raise PolyadicError(f"{key} must be {kind_of(kind)}, got {text!r}") from error
     return text
 
 

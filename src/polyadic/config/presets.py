@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyadic.config.schema import Cache, Config, Data, Head, Pixels, Selection, Stage
+from polyadic.config.schema import Cache, Config, Data, Head, Pixels, Selection, Stage, Validation
 
 _SMALL = Stage(images=8, optimiser="adamw", rate=1e-3, decay=0.01, schedule="one-cycle")
 
@@ -16,13 +16,20 @@ PRESETS: dict[str, Config] = {
         workers=0,
         data=Data(dataset="toy"),
         pixels=Pixels(
-            backbone="test_resnet", weights="random", strides=(4, 8), side=160, longest=160, pool=3, mask=32, spatial=64
+            backbone="test_byobnet",
+            weights="random",
+            strides=(4, 8),
+            side=160,
+            longest=160,
+            pool=3,
+            spatial=128,
         ),
-        head=Head(hidden=256, dropout=0.2),
+        head=Head(hidden=256, dropout=0.3),
         selector=Selection(hidden=128, dropout=0.2),
-        backbone=replace(_SMALL, epochs=8, rate=3e-3, images=16),
-        triplets=replace(_SMALL, epochs=10),
-        selection=replace(_SMALL, epochs=4),
+        backbone=replace(_SMALL, epochs=3, rate=5e-3),
+        triplets=replace(_SMALL, epochs=8, images=16, rate=5e-3, decay=0.05),
+        selection=replace(_SMALL, epochs=4, images=16, rate=3e-3),
+        validation=Validation(images=60),
         cache=Cache(gigabytes=4.0),
     ),
 }

@@ -39,7 +39,7 @@ class World:
 
     train: int = _ours(800, "training pictures")
     test: int = _ours(200, "test pictures")
-    seed: int = _ours(0, "")
+    seed: int = _ours(0, "another one draws another world")
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Geometry:
     """[geometry] The prior that knows the boxes, P(triplet | geometry); trained where its stage has epochs."""
 
     rank: int = _ours(16, "components")
-    hidden: int = _ours(256, "")
-    dropout: float = _ours(0.3, "")
+    hidden: int = _ours(256, "two fully connected layers")
+    dropout: float = _ours(0.3, "after each of them")
     discount: float = _ours(0.0, "exponent of the class frequencies divided out of it, so they count once")
 
 
@@ -112,7 +112,7 @@ class Ranking:
 class Stage:
     """A stage of training: which optimiser, for how long."""
 
-    epochs: int = 0
+    epochs: int = _paper(0, "7 of stage [triplets]; the others are ours, 0 leaves a stage out")
     images: int = _ours(8, "images per step")
     optimiser: Literal["sgd", "adam", "adamw"] = _paper("sgd", "SGD")
     rate: float = _paper(1e-4, "learning rate")
@@ -143,7 +143,7 @@ class Config:
     """A whole run."""
 
     sources: tuple[Literal["pixels", "evidence"], ...] = _paper(("pixels",), "pixels; evidence is what a detector says")
-    seed: int = _ours(0, "")
+    seed: int = _ours(0, "of all that is random in a run")
     device: str = _ours("auto", "cuda, mps or cpu, whichever is there")
     precision: Literal["float32", "bfloat16", "float16"] = _ours("float32", "of the networks; the loss is float32")
     workers: int = _ours(2, "processes that read pictures and features")

@@ -112,7 +112,8 @@ def prepare_picture(image: Image, pixels: Pixels) -> UInt8[Tensor, "3 H W"]:
 
     width, height = image.size
     scale = min(pixels.side / min(width, height), pixels.longest / max(width, height))
-    size = max(1, round(width * scale)), max(1, round(height * scale))
+    least = max(pixels.strides)  # a thinner picture has no feature map
+    size = max(least, round(width * scale)), max(least, round(height * scale))
     if size != image.size:
         image = image.resize(size, Resampling.BILINEAR)
     return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
@@ -136,11 +137,13 @@ def _create(pixels: Pixels, fetch: bool) -> tuple[Any, tuple[float, ...], tuple[
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of timm and its hub, about their own affairs
+            if local:
+                _check_complete(name, indices, path)
             maps: Any = timm.create_model(
                 name, pretrained=local or (fetch and weights == "timm"), features_only=True, out_indices=indices, **more
             )
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         if local:
             raise PolyadicError(
                 f"pixels.weights: {path.name} does not hold weights of {name} ({reason:.200})"
@@ -154,6 +157,27 @@ def _create(pixels: Pixels, fetch: bool) -> tuple[Any, tuple[float, ...], tuple[
     config = maps.pretrained_cfg if hasattr(maps, "pretrained_cfg") else maps.default_cfg
     mean, std = known or (tuple(config["mean"]), tuple(config["std"]))
     return maps, mean, std
+
+
+def _check_complete(name: str, indices: tuple[int, ...], path: Path) -> None:
+    """Refuse a file that leaves a weight random: timm would say nothing. NaN in its place shows what it reaches."""
+    import timm
+
+    held = timm.models.load_state_dict(str(path))
+    marks = {key: torch.full((), torch.nan).expand(x.shape) for key, x in held.items() if x.is_floating_point()}
+    if not marks:
+        raise ValueError("no weights at all")
+    net: Any = timm.create_model(
+        name,
+        pretrained=True,
+        features_only=True,
+        out_indices=indices,
+        pretrained_cfg_overlay={"state_dict": marks},
+    )
+    left = [key for key, x in net.state_dict().items() if x.is_floating_point() and not bool(x.isnan().all())]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise ValueError(f"it lacks {left[0]}{more}")
 
 
 def _from_model(folder: Path, name: str, like: nn.Module) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm
 
 from polyadic.boxes import GEOMETRY, box_iou, pair_geometry
 from polyadic.config import Evidence
@@ -54,7 +55,7 @@ def pair_evidence(
     s, o = pairs.unbind(-1)
     geometry = pair_geometry(boxes[s], boxes[o], frame.expand(len(pairs), 2))
     centre = (boxes[:, :2] + boxes[:, 2:]) / 2
-    distance = torch.cdist(centre, centre) / frame.norm()
+    distance = torch.cdist(centre, centre, compute_mode="donot_use_mm_for_euclid_dist") / frame.norm()  # exact
     nearer = distance[:, :, None] > distance[:, None, :]  # [i, j, k]: k is nearer to i than j is
     nearer = nearer & ~torch.eye(len(boxes), dtype=torch.bool, device=boxes.device)[:, None, :]
     place = nearer.sum(-1).to(distance)
@@ -86,8 +87,15 @@ class EvidenceFeature(nn.Module):
         pairs: Int[Tensor, "B 2"],
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:
         own, rival = (labels + 1).unbind(-1)  # 0: none
-        rest = torch.cat([self.rival(rival), self.box_norm(box_numbers)], -1)
+        rest = torch.cat([self.rival(rival), _normalised(self.box_norm, box_numbers)], -1)
         subject, object = torch.cat([self.subject(own), rest], -1), torch.cat([self.object(own), rest], -1)
         s, o = pairs.unbind(-1)
-        pair = torch.cat([subject[s], object[o], self.geometry(self.pair_norm(pair_numbers))], -1)
+        pair = torch.cat([subject[s], object[o], self.geometry(_normalised(self.pair_norm, pair_numbers))], -1)
         return subject, object, pair
+
+
+def _normalised(norm: nn.BatchNorm1d, x: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
+    """A single row has no variance of its own: the statistics so far serve."""
+    own = norm.training and len(x) > 1
+    mean, var = norm.running_mean, norm.running_var
+    return norm(x) if own else batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)

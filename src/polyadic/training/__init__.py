@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Interrupted", "Silent", "Stop", "Watcher", "pick_device", "run_config", "train"]
 
 # what may differ when a run is resumed: where things are, and how fast
-_FREE = ("data.root", "data.detections", "data.simulate", "device", "workers", "cache.", "threads")
+_FREE = ("data.root", "pixels.weights", "data.detections", "data.simulate", "device", "workers", "cache.", "threads")
 
 
 def train(

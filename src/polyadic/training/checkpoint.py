@@ -24,13 +24,21 @@ class Position:
     epoch: int = 0
     step: int = 0
     total: int = 0  # steps of all stages
+    rows: int = 0  # of this epoch, with the sum of their losses
+    loss: float = 0.0
     best: float | None = None  # of this stage
     done: list[str] = field(default_factory=list)  # stages that are over
+
+    def next_epoch(self) -> None:
+        self.epoch, self.step, self.rows, self.loss = self.epoch + 1, 0, 0, 0.0
+
+    def next_stage(self, name: str) -> None:
+        self.stage, self.epoch, self.step, self.rows, self.loss, self.best = name, 0, 0, 0, 0.0, None
 
 
 def save(folder: Path, position: Position, parts: dict[str, Any], about: dict[str, Any]) -> None:
     """Whole or not at all: the one before survives a full disk."""
-    half = folder / f".{FILE}.{os.getpid()}.part"
+    half = folder / f".{FILE}.part"
     try:
         with half.open("wb") as file:
             torch.save({"position": asdict(position), "parts": parts, "about": about}, file)
@@ -50,10 +58,12 @@ def save(folder: Path, position: Position, parts: dict[str, Any], about: dict[st
 def load(folder: Path) -> tuple[Position, dict[str, Any], dict[str, Any]]:
     path = folder / FILE
     if not path.is_file():
-        raise PolyadicError(f"{folder} has no checkpoint to resume from ({FILE}); start it without --resume")
+        raise PolyadicError(f"{folder} has no checkpoint to resume from ({FILE}): remove it and start without --resume")
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
         return Position(**held["position"]), held["parts"], held["about"]
     except (RuntimeError, OSError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PolyadicError(f"{path} cannot be read: it is damaged or cut off ({reason:.120})") from error
+        raise PolyadicError(
+            f"{path} cannot be read: it is damaged or cut off ({reason:.120}); the best model so far is in model/"
+        ) from error

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from polyadic.cache import digest
 from polyadic.config import Config
@@ -29,8 +32,14 @@ class TrainingData:
 
     def fingerprint(self) -> str:
         """So that a run is not resumed on other data."""
-        parts = [part for scene in (*self.fit, *self.validation) for part in (scene.name, scene.boxes, scene.relations)]
-        return digest(self.vocabulary.to_json(), *parts)
+        parts: list[str | np.ndarray] = [self.vocabulary.to_json(), self.annotations.triplets()]
+        for scene in (*self.fit, *self.validation):
+            parts += [scene.name, scene.boxes, scene.labels, scene.relations]
+        for name, found in sorted((self.detections or {}).items()):
+            parts += [name, found.boxes, found.labels, found.scores]
+        for name, array in sorted((self.noise.to_arrays() if self.noise else {}).items()):
+            parts += [name, array]
+        return digest(*parts)
 
 
 def load_split(
@@ -43,11 +52,16 @@ def load_split(
             raise PolyadicError(f"{data.dataset}: where is it? Give its folder with --data (config key data.root)")
         return load_dataset(data.dataset, data.root, split, images)
     world = World(config.world.train, config.world.test, config.world.seed)
-    whole = world.dataset("test" if split == "test" else "train")
+    whole = _drawn(world, "test" if split == "test" else "train")
     if split in ("train", "test"):
         return whole
     names = held_out(whole.scenes)
     return whole.keep(lambda scene: (scene.name in names) == (split == "validation"), split)
+
+
+@lru_cache(maxsize=4)
+def _drawn(world: World, split: str) -> Dataset:
+    return world.dataset(split)
 
 
 def load_training(config: Config) -> TrainingData:

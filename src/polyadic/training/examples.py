@@ -60,7 +60,7 @@ class Example:
     boxes: Boxes
     inputs: PairInputs
     target: Shaped[Tensor, "B ..."]  # triplets [B, 3], or whether a pair is annotated [B]
-    pooled: Pooled
+    pooled: Pooled  # the picture, where its features are still to be computed
 
     def complete(self, regions: Regions | None, backbone: Backbone | None) -> PairInputs:
         """With the features of its picture, computed now if they were not in the cache."""
@@ -114,7 +114,7 @@ class Examples(Dataset[Example]):
             pooled.regions,
             pooled.unions,
         )
-        return Example(scene, boxes, inputs, target, pooled)
+        return Example(scene, boxes, inputs, target, Pooled(picture=pooled.picture))
 
 
 def number_of(*parts: int | str) -> int:

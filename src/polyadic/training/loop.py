@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from polyadic.config import Stage
 from polyadic.training.checkpoint import Position
 from polyadic.training.examples import number_of
+from polyadic.training.loading import load_batches
 from polyadic.training.record import Record
-from polyadic.training.watch import Interrupted, Stop, Watcher, ignore_interrupt
+from polyadic.training.watch import Interrupted, Stop, Watcher
 from polyadic.vocabulary import PolyadicError
 
 MINUTES = 10  # between checkpoints inside an epoch
@@ -37,8 +38,8 @@ class Task:
     loss: Callable[[list[Any]], tuple[Tensor, int] | None]  # mean over rows, and how many; None for an empty batch
     names: Callable[[list[Any]], list[str]]  # the images of a batch
     train_mode: Callable[[], None]
-    validate: Callable[[], dict[str, float]]
-    better: str  # which of the numbers decides, the larger the better
+    validate: Callable[[], dict[str, float]]  # nothing where nothing is held out
+    better: str  # which of the numbers decides, the larger the better; without it the last epoch is the best
     finish: Callable[[], None] = lambda: None
 
 
@@ -58,6 +59,7 @@ class Runner:
 
     def run(self, task: Task, position: Position, state: dict[str, Any] | None) -> None:
         """Train from `position` to the end of the stage. `state` is the optimiser's, when resumed in the middle."""
+        task.train_mode()  # thaws what learns
         parameters = [p for module in task.modules.values() for p in module.parameters() if p.requires_grad]
         optimiser = make_optimiser(task.stage, parameters)
         scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == torch.float16)
@@ -78,14 +80,16 @@ class Runner:
             while position.epoch < task.stage.epochs:
                 self._epoch(task, position, parameters, optimiser, scaler, steps, keep)
                 numbers = task.validate()
-                if position.best is None or numbers[task.better] > position.best:
-                    position.best = numbers[task.better]
+                score = numbers.get(task.better)
+                if score is None or position.best is None or score > position.best:
+                    position.best = score
                     self.save_best(numbers)
                 about = {"stage": task.name, "epoch": position.epoch + 1}
                 self.record.write("epoch", position.total, numbers, best=position.best, **about)
                 words = ", ".join(f"{name} {value:.2f}" for name, value in numbers.items())
-                self.watcher.say(f"{task.name} {position.epoch + 1}/{task.stage.epochs}: held-out {words}")
-                position.epoch, position.step = position.epoch + 1, 0
+                told = f"held-out {words}" if words else "nothing is held out, so the last epoch is kept"
+                self.watcher.say(f"{task.name} {position.epoch + 1}/{task.stage.epochs}: {told}")
+                position.next_epoch()
                 keep()
         except Interrupted:
             keep()
@@ -104,11 +108,12 @@ class Runner:
         if position.step >= steps:
             return
         stage, start = task.stage, time.monotonic()
-        saved, every, rows_seen, loss_seen = start, max(1, steps // 50), 0, 0.0
+        saved, every = start, max(1, steps // 50)
         task.train_mode()
         self.watcher.begin(f"{task.name} {position.epoch + 1}/{stage.epochs}", steps)
         self.watcher.move(position.step)
-        for batch in self._batches(task, position, steps):
+        examples = task.examples(position.epoch)
+        for batch in load_batches(examples, self._order(task, position, steps), self.workers):
             torch.manual_seed(number_of(self.seed, task.name, position.epoch, position.step))
             rate = stage.rate * factor(stage, position.epoch * steps + position.step, stage.epochs * steps)
             for group in optimiser.param_groups:
@@ -118,7 +123,7 @@ class Runner:
                 found = task.loss(batch)
             except PolyadicError as error:  # scores that are not finite
                 raise PolyadicError(f"{_where(task, position, batch)}: {error}") from error
-            norm = math.nan
+            norm = None
             if found is not None:
                 loss, rows = found
                 value = float(loss.detach())
@@ -131,13 +136,15 @@ class Runner:
                     raise PolyadicError(f"{_where(task, position, batch)}: the gradient is {norm}; {_CURE}")
                 scaler.step(optimiser)
                 scaler.update()
-                rows_seen, loss_seen = rows_seen + rows, loss_seen + value * rows
+                position.rows, position.loss = position.rows + rows, position.loss + value * rows
             position.step += 1
             position.total += 1
-            mean = loss_seen / max(rows_seen, 1)
+            mean = position.loss / max(position.rows, 1)
             self.watcher.move(position.step, loss=mean, rate=rate)
             if position.step % every == 0 or position.step == steps:
-                numbers = {"loss": mean, "rate": rate, "norm": norm, "seconds": round(time.monotonic() - start, 3)}
+                numbers = {"loss": mean, "rate": rate, "seconds": round(time.monotonic() - start, 3)}
+                if norm is not None and math.isfinite(norm):  # not in a step without pairs, or that the scaler skips
+                    numbers["norm"] = norm
                 place = {"stage": task.name, "epoch": position.epoch + 1, "step": position.step}
                 self.record.write("step", position.total, numbers, **place)
             if self.stop.asked:
@@ -147,21 +154,12 @@ class Runner:
                 saved = time.monotonic()
         self.watcher.end()
 
-    def _batches(self, task: Task, position: Position, steps: int) -> Iterator[list[Any]]:
-        examples = task.examples(position.epoch)
-        order = torch.Generator().manual_seed(number_of(self.seed, task.name, position.epoch))
-        shuffled = torch.randperm(len(examples), generator=order).tolist()  # type: ignore[arg-type]
+    def _order(self, task: Task, position: Position, steps: int) -> list[list[int]]:
+        """What is left of the epoch, by step."""
+        chance = torch.Generator().manual_seed(number_of(self.seed, task.name, position.epoch))
+        shuffled = torch.randperm(len(task.examples(position.epoch)), generator=chance).tolist()  # type: ignore[arg-type]
         size = task.stage.images
-        todo = [shuffled[at * size : (at + 1) * size] for at in range(position.step, steps)]
-        return iter(
-            DataLoader(
-                examples,
-                batch_sampler=todo,
-                collate_fn=list,
-                num_workers=self.workers,
-                worker_init_fn=ignore_interrupt if self.workers else None,
-            )
-        )
+        return [shuffled[at * size : (at + 1) * size] for at in range(position.step, steps)]
 
 
 _CURE = "a lower learning rate, a smaller clip or float32 may help"

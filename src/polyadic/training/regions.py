@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from polyadic.cache import FeatureCache, announce, digest
 from polyadic.config import Pixels
 from polyadic.features import Backbone, prepare_picture
 from polyadic.model import pool_regions, union_rows
 from polyadic.scenes import Scene
-from polyadic.training.watch import Stop, Watcher, ignore_interrupt
+from polyadic.training.loading import load_batches
+from polyadic.training.watch import Stop, Watcher
 from polyadic.vocabulary import PolyadicError, PolyadicWarning
 
 
@@ -39,6 +40,7 @@ class Regions:
     fingerprint: str  # of the backbone
     precision: torch.dtype
     digests: dict[str, str] = field(default_factory=dict)  # of the pictures, by name
+    full: bool = False  # nothing more fits into the cache
 
     def key(self, scene: Scene, boxes: Float[np.ndarray, "N 4"]) -> str:
         if scene.name not in self.digests:
@@ -60,7 +62,7 @@ class Regions:
         return pool_regions(backbone, picture, corners, scene.frame, self.precision)
 
 
-class _Missing(Dataset[tuple[int, str, "Tensor | None"]]):
+class _Missing(Dataset[tuple[str, "Tensor | None"]]):
     """Pictures whose features are not in the cache, read by the workers."""
 
     def __init__(self, regions: Regions, scenes: Sequence[Scene], boxes: Sequence[np.ndarray]) -> None:
@@ -69,26 +71,26 @@ class _Missing(Dataset[tuple[int, str, "Tensor | None"]]):
     def __len__(self) -> int:
         return len(self.scenes)
 
-    def __getitem__(self, at: int) -> tuple[int, str, Tensor | None]:
+    def __getitem__(self, at: int) -> tuple[str, Tensor | None]:
         scene = self.scenes[at]
         picture = scene.digest()
         self.regions.digests[scene.name] = picture
         if self.regions.cache.has(self.regions.key(scene, self.boxes[at])):
-            return at, picture, None
-        return at, picture, prepare_picture(scene.open(), self.regions.pixels)
+            return picture, None
+        return picture, prepare_picture(scene.open(), self.regions.pixels)
 
 
 def fill(
     regions: Regions,
     backbone: Backbone,
     scenes: Sequence[Scene],
-    boxes: Sequence[Float[np.ndarray, "N 4"]],
+    boxes: Sequence[Float[np.ndarray, "_ 4"]],
     workers: int,
     watcher: Watcher,
     stop: Stop,
 ) -> None:
     """Compute what the cache lacks. What has been computed stays, whenever this is interrupted."""
-    if not regions.cache.limit or not scenes:
+    if not regions.cache.limit or regions.full or not scenes:
         return
     rows = [len(each) + len(each) * (len(each) - 1) // 2 for each in boxes]
     per_image = round(sum(rows) / len(rows) * backbone.width * 2)
@@ -97,24 +99,21 @@ def fill(
     if present == len(scenes):
         return
     watcher.say(announce(len(scenes), per_image, regions.cache, present))
-    loader: DataLoader[tuple[int, str, Tensor | None]] = DataLoader(
-        _Missing(regions, scenes, boxes),
-        batch_size=None,
-        num_workers=workers,
-        worker_init_fn=ignore_interrupt if workers else None,
-    )
-    fits = True
+    missing = _Missing(regions, scenes, boxes)
     watcher.begin("features", len(scenes))
-    for done, (at, picture_digest, picture) in enumerate(loader, 1):
+    for at, ((picture_digest, picture),) in enumerate(
+        load_batches(missing, [[i] for i in range(len(scenes))], workers)
+    ):
         stop.check()
         scene = scenes[at]
         regions.digests[scene.name] = picture_digest
-        if picture is not None and fits:
+        if picture is not None and not regions.full:
             inside, unions = regions.compute(backbone, picture, boxes[at], scene)
-            fits = regions.cache.store(regions.key(scene, boxes[at]), {"regions": inside, "unions": unions})
-        watcher.move(done)
+            stored = regions.cache.store(regions.key(scene, boxes[at]), {"regions": inside, "unions": unions})
+            regions.full = not stored
+        watcher.move(at + 1)
     watcher.end()
-    if not fits:
+    if regions.full:
         warnings.warn(
             f"the feature cache is full ({regions.cache.folder}): the rest is computed anew in each epoch; "
             "give it more by cache.gigabytes, or keep less by pixels.pool or pixels.reduce",

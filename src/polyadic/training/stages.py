@@ -60,7 +60,7 @@ def backbone(trainer: Trainer, fresh: bool) -> Task:
             right, total = right + int((scores.argmax(-1) == labels).sum()), total + len(labels)
             trainer.watcher.move(done)
         trainer.watcher.end()
-        return {"accuracy": 100 * right / max(total, 1)}
+        return {"accuracy": 100 * right / total} if total else {}
 
     return Task(
         "backbone",
@@ -96,7 +96,7 @@ def boxes(trainer: Trainer, fresh: bool) -> Task:
     def validate() -> dict[str, float]:
         prior.eval()
         found = loss(held_out.rows)
-        return {"log-likelihood": 0.0 if found is None else -float(found[0])}
+        return {} if found is None else {"log-likelihood": -float(found[0])}
 
     def train_mode() -> None:
         prior.train()
@@ -149,7 +149,8 @@ def _pairs(trainer: Trainer, name: str, source: BoxSource, fresh: bool) -> Task:
     trainer.fill(source)
     selecting = name == "selection"
     reduction = model.features.reduction
-    if fresh and reduction is not None and not {"triplets", "proposals"} & set(model.stages):
+    unfitted = fresh and not {"triplets", "proposals"} & set(model.stages)
+    if unfitted and reduction is not None and config.pixels.reduce:
         reduction.fit(trainer.region_sample(source))
     modules: dict[str, nn.Module] = {"features": model.features, "head": model.head}
     if selecting:
@@ -184,7 +185,7 @@ def _pairs(trainer: Trainer, name: str, source: BoxSource, fresh: bool) -> Task:
             trainer.watcher,
             trainer.stop,
         )
-        return {"recall": (found["R@50"] + found["R@100"]) / 2, **found}
+        return {"recall": (found["R@50"] + found["R@100"]) / 2, **found} if found else {}
 
     def examples(epoch: int) -> Examples:
         seed = (config.seed, name, epoch)

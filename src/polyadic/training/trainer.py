@@ -47,6 +47,8 @@ class Trainer:
 
     def __init__(self, config: Config, folder: Path, watcher: Watcher, stop: Stop) -> None:
         self.config, self.folder, self.watcher, self.stop = config, folder, watcher, stop
+        if not stages.planned(config):
+            raise PolyadicError("nothing to train: no stage has epochs (triplets.epochs, selection.epochs, ...)")
         self.device = pick_device(config.device)
         self.precision = PRECISION[config.precision]
         self.regions: Regions | None = None
@@ -70,10 +72,13 @@ class Trainer:
             self.model.load_state_dict(parts["model"])
             self.model.stages = tuple(position.done)
         else:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_text(self.folder / "config.json", json.dumps(config.to_json(), indent=1))
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_text(self.folder / "config.json", json.dumps(config.to_json(), indent=1))
+            except OSError as error:
+                raise PolyadicError(f"cannot write the run to {self.folder} ({error.strerror})") from error
             self._keep(position, {})
-        self.record = Record(self.folder, position.total)
+        self.record = Record(self.folder, position)
         deterministic = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
@@ -92,7 +97,7 @@ class Trainer:
     def _stage(self, name: str, position: Position, state: dict[str, Any] | None) -> None:
         resumed = position.stage == name and state is not None
         if not resumed:
-            position.stage, position.epoch, position.step, position.best = name, 0, 0, None
+            position.next_stage(name)
         torch.manual_seed(self.config.seed)
         task = stages.STAGES[name](self, not resumed)
         if resumed and state is not None:

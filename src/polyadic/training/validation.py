@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch.utils.data import DataLoader
 
 from polyadic.evaluation import Evaluator, get_protocol
 from polyadic.model import ALL, PairScores, Parts, RelationModel
 from polyadic.scenes import Scene
 from polyadic.training.examples import BoxSource, Example, Examples
+from polyadic.training.loading import load_batches
 from polyadic.training.regions import Regions
-from polyadic.training.watch import Silent, Stop, Watcher, ignore_interrupt
-
-
-def first_of(batch: list[Example]) -> Example:
-    return batch[0]
+from polyadic.training.watch import Silent, Stop, Watcher
 
 
 def score_scenes(
@@ -32,17 +28,10 @@ def score_scenes(
 ) -> Iterator[tuple[Example, PairScores]]:
     """All ordered pairs of each image, in order."""
     examples = Examples(scenes, "everything", source, model.config.sources, regions, (seed, "validation", 0))
-    loader = DataLoader(
-        examples,
-        batch_size=1,
-        collate_fn=first_of,
-        num_workers=workers,
-        worker_init_fn=ignore_interrupt if workers else None,
-    )
     watcher = watcher or Silent()
     model.eval()
     watcher.begin(text, len(scenes))
-    for done, example in enumerate(loader, 1):
+    for done, (example,) in enumerate(load_batches(examples, [[at] for at in range(len(scenes))], workers), 1):
         if stop is not None:
             stop.check()
         inputs = example.complete(regions, model.backbone).to(model.device)
@@ -67,7 +56,7 @@ def recall(
 ) -> dict[str, float]:
     """R@50 and R@100 (lu2016): phrase classification on true boxes, else relationship detection; and the held-out loss.
 
-    The loss is that of annotated pairs: -log ψ_c of their triplets.
+    The loss is that of annotated pairs: -log ψ_c of their triplets. Without relations there are no numbers.
     """
     task = "phrase-classification" if source.true else "relationship"
     protocol = get_protocol("lu2016").change(task=task, k=k, tops=(50, 100))
@@ -81,6 +70,5 @@ def recall(
             triplets = torch.from_numpy(example.boxes.triplets).to(at.device)
             loss += float(scores.cp[at].nll(triplets).double().sum())
             rows += len(at)
-    result = evaluator.result()
-    found = {f"R@{row.top}": row.recall for row in result}
-    return {**found, "loss": loss / max(rows, 1)}
+    found = {f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}
+    return {**found, "loss": loss / rows} if rows else found

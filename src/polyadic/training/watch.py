@@ -6,9 +6,10 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """Somebody who looks on: a progress bar, a log, a test."""
 

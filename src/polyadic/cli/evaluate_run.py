@@ -1,0 +1,47 @@
+"""`polyadic evaluate RUN`: what a run needs beside what a file needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from polyadic.vocabulary import PolyadicError
+
+if TYPE_CHECKING:
+    from polyadic.evaluation import Protocol
+    from polyadic.experiments import RunScores
+
+PARTS = ("prior", "selected", "geometry")
+
+
+def scores_of(
+    folder: Path,
+    protocols: Sequence[Protocol],
+    ks: Sequence[int | Literal["free"] | None],
+    split: str,
+    dataset: str | None,
+    root: Path | None,
+    detections: Path | None,
+    without: Sequence[str],
+    save: Path | None,
+    bootstrap: int,
+) -> RunScores:
+    """Open the run, predict, score; with a bar, and stopped by Ctrl-C between two images."""
+    from polyadic.experiments import evaluate_run, open_run
+    from polyadic.experiments.evaluating import detections_of
+    from polyadic.model import Parts
+    from polyadic.report import watching
+    from polyadic.training import Stop
+
+    for word in without:
+        if word not in PARTS:
+            near = get_close_matches(word, PARTS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise PolyadicError(f"--without: expected {', '.join(PARTS)}, got {word!r}{hint}")
+    run = open_run(folder, split, dataset, root)
+    boxes = None if detections is None else detections_of(detections, run)
+    parts = Parts(**{name: name not in without for name in PARTS})
+    with watching() as watcher, Stop().on_interrupt() as stop:
+        return evaluate_run(run, protocols, ks, boxes, parts, bootstrap, save, watcher, stop)

@@ -1,0 +1,148 @@
+"""A run under the evaluation of anybody's predictions: it predicts, and is then scored as a file would be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from polyadic.comparison import Comparison, compare
+from polyadic.evaluation import Protocol
+from polyadic.experiments.predicting import free_ks, predict_split
+from polyadic.experiments.runs import Run
+from polyadic.model import ALL, Parts
+from polyadic.predictions import read_detections, write_jsonl
+from polyadic.scenes import Dataset, Detections, Scene
+from polyadic.training import Stop, Watcher
+from polyadic.training.data import load_split, load_training
+from polyadic.training.examples import BoxSource
+from polyadic.vocabulary import PolyadicError
+
+FREE: Literal["free"] = "free"
+K = int | Literal["free"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class RunScores:
+    """Recalls beside baseline and ceiling; which protocols have a free k; what there is to say."""
+
+    result: Comparison
+    free: dict[Protocol, int | None]
+    notes: tuple[str, ...]
+
+
+def evaluate_run(
+    run: Run,
+    protocols: Sequence[Protocol],
+    ks: Sequence[K] = (FREE,),
+    detections: Mapping[str, Detections] | None = None,
+    parts: Parts = ALL,
+    bootstrap: int = 0,
+    save: Path | None = None,
+    watcher: Watcher | None = None,
+    stop: Stop | None = None,
+) -> RunScores:
+    """Predict the run's split, on true boxes or on `detections`, and score it under each protocol and k.
+
+    k triplets per pair are ranked anew for each k. Free k is chosen on the validation split. `save` keeps the
+    predictions, which are those of one k.
+    """
+    for protocol in protocols:
+        _check(protocol, detections is not None)
+    if save is not None and save.expanduser().exists():
+        raise PolyadicError(f"--save: {save} exists already; choose another name")
+    notes: list[str] = []
+    chosen: dict[Protocol, int | None] = {}
+    if FREE in ks:
+        scenes, source = _held_out(run, detections)
+        asked = [(protocol, parts) for protocol in protocols]
+        found = free_ks(run.model, scenes, source, run.regions, asked, run.config.workers, watcher, stop)
+        chosen = dict(zip(protocols, found, strict=True))
+        told = f"chosen on {len(scenes):,} validation images"
+        notes += [f"{each.name} {each.task}: free k = {k or 'any'}, {told}" for each, k in chosen.items()]
+    free = {protocol.change(k=k): k for protocol, k in chosen.items()}
+    wanted = [each.change(k=chosen[each] if k == FREE else k) for each in protocols for k in ks]
+    full = list(dict.fromkeys(wanted))
+    different = list(dict.fromkeys(protocol.k for protocol in full))
+    if save is not None and len(different) > 1:
+        several = ", ".join(str(k or "any") for k in different)
+        raise PolyadicError(f"--save keeps the predictions of one k, but here are k = {several}: give one with --k")
+    train, why = _training_split(run)
+    notes += why
+    if train is not None:
+        full = [each.change(subset=subset) for each in full for subset in ("all", "zero-shot")]
+    lists = predict_split(
+        run.model,
+        run.data.scenes,
+        BoxSource(detections),
+        run.regions,
+        [(k, parts) for k in different],
+        max(max(protocol.tops) for protocol in full),
+        run.config.workers,
+        watcher,
+        stop,
+    )
+    if save is not None:
+        write_jsonl(save, lists[0], run.data.vocabulary)
+    results = [
+        compare(run.data, found, [each for each in full if each.k == k], train, detections, bootstrap)
+        for k, found in zip(different, lists, strict=True)
+    ]
+    return RunScores(_joined(results, full), free, tuple(notes))
+
+
+def detections_of(path: Path, run: Run) -> dict[str, Detections]:
+    return {each.image: each for each in read_detections(path, run.data.vocabulary)}
+
+
+def _check(protocol: Protocol, detected: bool) -> None:
+    if protocol.task == "predicate-classification":
+        raise PolyadicError("--task predicate-classification: a run labels boxes itself, and cannot be given labels")
+    if detected and protocol.task == "phrase-classification":
+        raise PolyadicError("--task phrase-classification is on the true boxes: leave out --detections")
+    if not detected and protocol.task != "phrase-classification":
+        raise PolyadicError(f"--task {protocol.task} is on a detector's boxes: give them with --detections FILE")
+    if protocol.k_unit == "predicate":
+        raise PolyadicError("--k-unit predicate: a run counts triplets per pair of boxes, whose labels are its own")
+
+
+def _held_out(run: Run, detections: Mapping[str, Detections] | None) -> tuple[tuple[Scene, ...], BoxSource]:
+    """The images on which k is chosen, and their boxes: of the same kind as those it is chosen for."""
+    if run.data.split != "test":
+        raise PolyadicError(
+            f"--k free: k is chosen on held-out training images, so it cannot be scored on {run.data.split}"
+        )
+    scenes = run.validation()
+    if not any(len(scene.relations) for scene in scenes):
+        raise PolyadicError(f"--k free: {run.data.name} has no validation images with relations: give --k a number")
+    if detections is None:
+        return scenes, BoxSource()
+    if any(scene.name in detections for scene in scenes):
+        return scenes, BoxSource(detections)
+    if run.config.data.detections or run.config.data.simulate:
+        known = load_training(run.config)
+        return scenes, BoxSource(known.detections, None if known.detections is not None else known.noise)
+    raise PolyadicError("--k free: there are no detections of validation images to choose k on: give --k a number")
+
+
+def _training_split(run: Run) -> tuple[Dataset | None, list[str]]:
+    split = "fit" if run.data.split == "validation" else "train"
+    try:
+        return load_split(run.config, split), []
+    except PolyadicError as error:
+        return None, [f"no count table and no zero-shot recall: the training split cannot be read ({error})"]
+
+
+def _joined(results: Sequence[Comparison], order: Sequence[Protocol]) -> Comparison:
+    place = {protocol: number for number, protocol in enumerate(order)}
+    rows = sorted((row for each in results for row in each.rows), key=lambda row: place[row[1].protocol])
+    ceilings = {(what, protocol): value for each in results for what, protocol, value in each.ceilings}
+    notes = dict.fromkeys(note for each in results for note in each.notes)
+    return Comparison(
+        results[0].dataset,
+        results[0].split,
+        tuple(rows),
+        tuple((*key, value) for key, value in ceilings.items()),
+        tuple(notes),
+    )

@@ -1,0 +1,127 @@
+"""An ablation in the form of the paper's Table 4: means and deviations over seeds, files, the paper's own numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from polyadic.experiments.ablation import MODEL, Ablation, Row
+from polyadic.model.storage import versions, write_text
+from polyadic.vocabulary import PolyadicError
+
+COLUMNS = (("free", "50"), ("free", "100"), ("1", "50"), ("1", "100"))  # k, N
+_ADDED = {
+    "psi_c + selected": "w/ X_sel",
+    "psi_c + selected + prior": "w/ X_sel & prior",
+    "psi_c + selected + prior + geometry": "w/ X_sel & prior that knows the boxes",
+}
+
+# R@50 and R@100 with free k, then with k = 1
+PAPER: dict[str, dict[str, tuple[float, float, float, float]]] = {
+    "vg150": {
+        "Rank-1": (37.35, 44.49, 32.16, 34.30),
+        "Rank-2": (42.53, 47.52, 33.64, 35.26),
+        "Rank-3": (41.89, 48.35, 33.89, 35.31),
+        "Rank-4": (41.74, 48.22, 33.29, 35.14),
+        "Rank-5": (42.71, 48.95, 32.21, 35.35),
+        "Rank-5 w/ X_sel": (46.25, 53.05, 34.57, 36.57),
+        "Rank-5 w/ X_sel & prior": (47.54, 54.69, 35.60, 37.68),
+    },
+    "vrd": {
+        "Rank-1": (39.01, 46.3, 31.12, 33.04),
+        "Rank-2": (41.29, 51.58, 33.43, 35.16),
+        "Rank-3": (40.28, 49.5, 32.46, 34.96),
+        "Rank-4": (39.63, 49.64, 32.03, 33.52),
+        "Rank-5": (40.47, 50.75, 32.59, 34.06),
+        "Rank-5 w/ X_sel": (42.89, 52.47, 33.51, 35.78),
+        "Rank-5 w/ X_sel & prior": (44.02, 53.99, 34.14, 36.07),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Over seeds; the deviation is that of a sample, NaN for a single seed."""
+
+    mean: float
+    deviation: float = math.nan
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the table: recalls in the order of COLUMNS, the held-out loss, the paper's recalls where it has them."""
+
+    label: str
+    cells: tuple[Cell, ...]
+    loss: Cell | None = None
+    paper: tuple[float, ...] | None = None
+
+
+def table4(ablation: Ablation) -> list[Line]:
+    """The ranks plain, the last one with each part added; then the count table and the ceiling."""
+    dataset = ablation.rows[0].dataset
+    mine = [row for row in ablation.rows if row.what == MODEL]
+    lines = [
+        _line(dataset, f"Rank-{rank}", (r for r in mine if (r.rank, r.parts) == (rank, "psi_c")))
+        for rank in ablation.ranks
+    ]
+    last = ablation.ranks[-1]
+    for parts, words in _ADDED.items():
+        rows = [row for row in mine if (row.rank, row.parts) == (last, parts)]
+        if rows:
+            lines.append(_line(dataset, f"Rank-{last} {words}", rows))
+    others = [row for row in ablation.rows if row.what != MODEL]
+    names = dict.fromkeys(row.what for row in others)
+    return lines + [_line(dataset, what, (row for row in others if row.what == what)) for what in names]
+
+
+def _line(dataset: str, label: str, rows: Iterable[Row]) -> Line:
+    rows = list(rows)
+    cells = [_cell(row.recall for row in rows if row.k in (k, "any") and row.N in (n, "any")) for k, n in COLUMNS]
+    losses = {row.seed: row.loss for row in rows if row.loss is not None}
+    return Line(label, tuple(cells), _cell(losses.values()) if losses else None, PAPER.get(dataset, {}).get(label))
+
+
+def _cell(values: Iterable[float]) -> Cell:
+    held = list(values)
+    return Cell(statistics.fmean(held), statistics.stdev(held) if len(held) > 1 else math.nan)
+
+
+def to_csv(ablation: Ablation) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _HEADER, lineterminator="\n")
+    writer.writeheader()
+    for row in ablation.rows:
+        writer.writerow({name: "" if value is None else value for name, value in asdict(row).items()})
+    return text.getvalue()
+
+
+_HEADER = [each.name for each in fields(Row)]
+
+
+def write(ablation: Ablation, path: Path) -> tuple[Path, Path]:
+    """The rows, and beside them as JSON the config and the versions that made them. Replaces an earlier ablation's."""
+    check_file(path)
+    beside = path.with_suffix(".json")
+    config = ablation.config.to_json()
+    config["data"]["root"] = ""  # a folder of this machine
+    about: dict[str, Any] = {"config": config, "ranks": ablation.ranks, "seeds": ablation.seeds, "versions": versions()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, to_csv(ablation))
+    write_text(beside, json.dumps(about, indent=1) + "\n")
+    return path, beside
+
+
+def check_file(path: Path) -> None:
+    """Before the work: a file that no ablation wrote stays."""
+    if path.suffix != ".csv":
+        raise PolyadicError(f"--csv: expected a name that ends in .csv, got {path}")
+    if path.exists() and path.read_text(encoding="utf-8").partition("\n")[0] != ",".join(_HEADER):
+        raise PolyadicError(f"--csv: {path} exists and is not an ablation's; choose another name")

@@ -1,0 +1,74 @@
+"""Examples from worker processes, in order.
+
+A batch travels as one block of shared memory: torch would take an open file for each tensor in it, and stand still for
+ever where files are few. A worker's error reaches people as the one line that it is.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from polyadic.training.watch import ignore_interrupt
+from polyadic.vocabulary import PolyadicError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Failure:
+    message: str
+
+
+class _Careful(Dataset[Any]):
+    """An error is handed over as a value: torch would put the worker's traceback into its message."""
+
+    def __init__(self, examples: Dataset[Any]) -> None:
+        self.examples = examples
+
+    def __getitem__(self, at: int) -> Any:
+        try:
+            return self.examples[at]
+        except PolyadicError as error:
+            return _Failure(str(error))
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        return (torch.from_numpy, (value.numpy(),)) if type(value) is Tensor else NotImplemented
+
+
+def _pack(batch: list[Any]) -> UInt8[Tensor, " n"]:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(batch)
+    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
+
+
+def _unpack(block: UInt8[Tensor, " n"]) -> list[Any]:
+    batch: list[Any] = pickle.loads(block.numpy().data)
+    return batch
+
+
+def load_batches(examples: Dataset[T], batches: Sequence[Sequence[int]], workers: int) -> Iterator[list[T]]:
+    """The examples with these numbers, batch by batch; 0 workers: in this process."""
+    loader: DataLoader[Any] = DataLoader(
+        _Careful(examples),
+        batch_sampler=batches,  # type: ignore[arg-type]
+        collate_fn=_pack if workers else list,
+        num_workers=workers,
+        worker_init_fn=ignore_interrupt if workers else None,
+    )
+    for block in loader:
+        batch = _unpack(block) if workers else block
+        for each in batch:
+            if isinstance(each, _Failure):
+                raise PolyadicError(each.message)
+        yield batch

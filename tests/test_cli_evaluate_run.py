@@ -1,0 +1,213 @@
+"""`polyadic evaluate RUN`: a run predicts, and is then scored like a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_runs import PIXELS, Command, call, write_tiny
+
+from polyadic.evaluation import FREE_K, Evaluator, get_protocol
+from polyadic.experiments import open_run, predict_split
+from polyadic.model import ALL, Parts
+from polyadic.predictions import read_predictions, write_jsonl
+from polyadic.scenes import Predictions
+from polyadic.training.examples import BoxSource
+
+NONE = Parts(selected=False, prior=False, geometry=False)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A drawn world on disk, a run on it that sees pixels as well, and one on the toy world."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    tiny = write_tiny(folder)
+    assert call("data", "draw", "--out", folder / "drawn", "--train", "24", "--test", "6") == 0
+    own = ("--data.dataset", "coco", "--data", folder / "drawn")
+    assert call("train", tiny, "--out", folder / "run", *PIXELS, *own) == 0
+    assert call("train", tiny, "--out", folder / "toy") == 0
+    return folder
+
+
+def rows(text: str) -> dict[tuple[str, str, str, str], float]:
+    found = csv.DictReader(io.StringIO(text))
+    return {(r["what"], r["k"], r["subset"], r["N"]): float(r["recall"] or "nan") for r in found}
+
+
+@pytest.mark.parametrize("k", ["1", "3", "any"])
+def test_a_run_scores_like_the_file_of_its_predictions(command: Command, folder: Path, tmp_path: Path, k: str) -> None:
+    file = tmp_path / "saved.jsonl"
+    options = ("--k", k, "--csv", "--top", "10", "40")
+    run = command("evaluate", folder / "run", *options, "--save", file)
+    assert run.code == 0
+    task = ("--task", "phrase-classification", "--dataset", "coco", "--root", folder / "drawn")
+    saved = command("evaluate", file, *options, *task)
+    assert rows(run.out) == rows(saved.out)
+    assert rows(run.out)["predictions", k, "all", "40"] > 0
+    assert {what for what, *_ in rows(run.out)} == {"predictions", "count table", "ceiling, relabelled"}
+    opened = open_run(folder / "run")
+    found = list(read_predictions(file, opened.data.vocabulary, []))
+    most = max(np.unique(each.pairs, axis=0, return_counts=True)[1].max() for each in found)
+    assert most == int(k) if k != "any" else most > 3  # ranked for this k, not cut to it afterwards
+
+
+def test_every_k_is_ranked_for_itself(folder: Path) -> None:
+    run = open_run(folder / "run")
+    settings = [(k, parts) for parts in (ALL, NONE) for k in (3, None, 1, 70)]
+    lists = predict_split(run.model, run.data.scenes, BoxSource(), run.regions, settings, top=60)
+    for (k, parts), found in zip(settings, lists, strict=True):
+        for scene, each in zip(run.data, found, strict=True):
+            scores = run.model.pairs_of(each_detection(scene), scene.open())
+            alone = run.model.predictions(scene, scores, k, 60, parts)
+            assert np.array_equal(each.pairs, alone.pairs)
+            assert np.array_equal(each.triplets, alone.triplets)
+            np.testing.assert_allclose(each.scores, alone.scores, rtol=0, atol=1e-5)
+            assert len(each) == 60 or k == 1
+    assert not np.array_equal(lists[0][0].triplets, lists[4][0].triplets)
+
+
+def each_detection(scene: Any) -> Any:
+    from polyadic.model import true_detections
+
+    return true_detections(scene)
+
+
+def test_free_k_is_the_best_k_of_the_validation_images(command: Command, folder: Path) -> None:
+    value = json.loads(command("evaluate", folder / "toy", "--json").out)
+    run = open_run(folder / "toy")
+    scenes = run.validation()
+    assert len(scenes) == 2
+    score: dict[int | None, float] = {}
+    for k in FREE_K:
+        protocol = get_protocol("lu2016").change(task="phrase-classification", k=k, tops=(50, 100))
+        evaluator = Evaluator([protocol], len(run.data.vocabulary.predicates))
+        (found,) = predict_split(run.model, scenes, BoxSource(), None, [(k, ALL)])
+        for scene, each in zip(scenes, found, strict=True):
+            evaluator.update(scene, each)
+        score[k] = sum(row.recall for row in evaluator.result())
+    best = next(k for k in FREE_K if score[k] == max(score.values()))
+    assert max(score.values()) > min(score.values())
+    assert value["free_k"] == {"lu2016 phrase-classification": best or "any"}
+    assert f"free k = {best or 'any'}, chosen on 2 validation images" in value["notes"][0]
+    assert {row["k"] for row in value["recalls"] if row["what"] == "predictions"} == {best}
+
+
+def test_the_cache_makes_no_difference_and_the_model_alone_needs_a_root(
+    command: Command, folder: Path, tmp_path: Path
+) -> None:
+    options = ("--k", "2", "--csv")
+    with_cache = command("evaluate", folder / "run", *options).out
+    shutil.copytree(folder / "run" / "model", tmp_path / "alone")
+    alone = command("evaluate", tmp_path / "alone", *options)
+    assert "coco: where is it?" in alone.message
+    again = command("evaluate", tmp_path / "alone", *options, "--root", folder / "drawn")
+    assert again.out == with_cache
+    assert command("evaluate", folder / "run" / "model", *options).out == with_cache
+    assert not (tmp_path / "features").exists()
+
+
+def test_parts_are_left_out_by_name(command: Command, folder: Path) -> None:
+    options = ("--k", "2", "--csv", "--top", "5", "20", "100")
+    whole = rows(command("evaluate", folder / "run", *options).out)
+    less = rows(command("evaluate", folder / "run", *options, "--without", "prior", "selected").out)
+    run = open_run(folder / "run")
+    protocol = get_protocol("lu2016").change(task="phrase-classification", k=2, tops=(5, 20, 100))
+    (found,) = predict_split(run.model, run.data.scenes, BoxSource(), run.regions, [(2, NONE)])
+    evaluator = Evaluator([protocol], len(run.data.vocabulary.predicates))
+    for scene, each in zip(run.data, found, strict=True):
+        evaluator.update(scene, each)
+    for row in evaluator.result():
+        assert less["predictions", "2", "all", str(row.top)] == pytest.approx(row.recall, abs=1e-9)
+    assert less != whole
+    assert less["count table", "2", "all", "20"] == whole["count table", "2", "all", "20"]
+
+
+@pytest.fixture(scope="module")
+def boxes(folder: Path) -> Path:
+    """Detections of the test images: the true boxes moved by a little, in a frame of half the size."""
+    run = open_run(folder / "toy")
+    found = []
+    for scene in run.data:
+        n = len(scene.boxes)
+        empty = np.zeros((0, 2), np.int64), np.zeros((0, 3), np.int64), np.zeros(0)
+        size = (scene.frame[0] / 2, scene.frame[1] / 2)
+        moved = (scene.boxes + 1) / 2
+        found.append(Predictions(scene.name, moved, *empty, scene.labels, np.full(n, 0.5), size))
+    return write_jsonl(folder / "boxes.jsonl", found, run.data.vocabulary)
+
+
+def test_detections_make_it_relationship_detection(command: Command, folder: Path, boxes: Path, tmp_path: Path) -> None:
+    file = tmp_path / "saved.jsonl"
+    options = ("--k", "4", "--csv", "--detections", boxes, "--save", file)
+    result = command("evaluate", folder / "toy", *options)
+    table = rows(result.out)
+    assert "lu2016 relationship, k = 4 triplets" in result.out
+    assert table["predictions", "4", "all", "100"] > 0
+    assert table["ceiling, labels kept", "any", "all", "any"] > 90
+    assert ("count table", "4", "all", "100") in table
+    run = open_run(folder / "toy")
+    saved = list(read_predictions(file, run.data.vocabulary, []))
+    assert len(saved) == 6
+    np.testing.assert_allclose(saved[0].boxes, run.data[0].boxes + 1, atol=1e-3)
+    assert saved[0].confidences is not None
+    free = command("evaluate", folder / "toy", "--detections", boxes)
+    assert "there are no detections of validation images to choose k on" in free.message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--task", "relationship"), "--task relationship is on a detector's boxes: give them with --detections"),
+        (("--task", "predicate-classification"), "a run labels boxes itself"),
+        (("--task", "phrase-classification", "--detections", "BOXES"), "on the true boxes: leave out --detections"),
+        (("--k-unit", "predicate"), "a run counts triplets per pair of boxes"),
+        (("--without", "prio"), "--without: expected prior, selected, geometry, got 'prio'; did you mean prior?"),
+        (("--k", "1", "2", "--save", "new.jsonl"), "--save keeps the predictions of one k, but here are k = 1, 2"),
+        (("--k", "1", "--save", "BOXES"), "exists already; choose another name"),
+        (("--k", "free", "--split", "validation"), "it cannot be scored on validation"),
+        (("--validation", "BOXES"), "--validation is for files"),
+        (("--root", "."), "toy is drawn and takes no root, got ."),
+        (("--dataset", "vrt"), "no dataset is called 'vrt'"),
+        (("--dataset", "vrd"), "vrd: where is it?"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_mistakes_are_one_line(
+    command: Command, folder: Path, boxes: Path, options: tuple[str, ...], message: str
+) -> None:
+    words = [str(boxes) if word == "BOXES" else word for word in options]
+    assert message in command("evaluate", folder / "toy", *words).message
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_model_of_another_vocabulary_is_refused_in_one_line(command: Command, folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folder / "drawn", other)
+    for split in ("train", "test"):
+        file = other / f"{split}.json"
+        value = json.loads(file.read_text())
+        value["categories"][0]["name"] = "unicorn"
+        file.write_text(json.dumps(value))
+    message = command("evaluate", folder / "run", "--root", other).message
+    assert "was trained with another vocabulary" in message
+    assert "unicorn" in message
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_run_is_refused_in_one_line(command: Command, tmp_path: Path) -> None:
+    assert "is not a run: it has no config.json" in command("evaluate", tmp_path).message
+    file = tmp_path / "p.jsonl"
+    file.touch()
+    assert "--dataset: which one was predicted" in command("evaluate", file).message
+    assert "--without is for a run" in command("evaluate", file, "--dataset", "toy", "--without", "prior").message

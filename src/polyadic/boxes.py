@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def box_iou(a: Float[Tensor, "*N 4"], b: Float[Tensor, "*N 4"], offset: float = 0.0) -> Float[Tensor, "*N"]:
+def box_iou(a: Float[Tensor, "*#N 4"], b: Float[Tensor, "*#N 4"], offset: float = 0.0) -> Float[Tensor, "*#N"]:
     """Intersection over union, element by element (broadcasting); 0 where both boxes are empty.
 
     `offset` = 1 counts pixels inclusively, the "+1" of the older evaluators.

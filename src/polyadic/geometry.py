@@ -54,14 +54,14 @@ class GeometryPrior(nn.Module):
     def fit_scale(self, geometry: Float[Tensor, "B 24"], triplets: Tensor) -> None:
         """Standardise by these pairs; class frequencies with one added to each count."""
         self.mean.copy_(geometry.mean(0))
-        self.scale.copy_(geometry.std(0).clamp_min(1e-3))
+        self.scale.copy_(geometry.std(0, correction=0).clamp_min(1e-3))
         counts = [torch.bincount(x, minlength=n) + 1.0 for x, n in zip(triplets.unbind(-1), self.sizes, strict=True)]
         self.log_frequency.copy_(torch.cat([(count / count.sum()).log() for count in counts]))
 
     def forward(self, geometry: Float[Tensor, "B 24"]) -> CPTensor:
         """P(triplet | geometry), which is trained."""
         h = self.trunk((geometry - self.mean) / self.scale)
-        return CPTensor(*self.factors(h).float().view(len(h), self.rank, -1).split(self.sizes, -1))
+        return CPTensor(*self.factors(h).float().view(len(h), self.rank, sum(self.sizes)).split(self.sizes, -1))
 
     def weight(self, geometry: Float[Tensor, "B 24"]) -> CPTensor:
         """What ψ_c is multiplied by: `forward`, the class frequencies divided out as far as `discount` says."""

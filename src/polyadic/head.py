@@ -37,7 +37,7 @@ class Branch(nn.Module):
         h = self.hidden(x)
         scores: Tensor = self.scores(h).view(len(h), self.rank, self.classes)
         if self.lift is not None and labels is not None:
-            lift = self.lift(h).view(len(h), self.rank, -1)  # [M, R, A]
+            lift = self.lift(h).view(len(h), self.rank, labels.shape[1])  # [M, R, A]
             lift = lift * (labels >= 0).to(lift)[:, None]
             at = labels.clamp_min(0)[:, None].expand(-1, self.rank, -1)
             scores = scores.scatter_add(-1, at, lift.to(scores.dtype))

@@ -41,7 +41,7 @@ def true_boxes(scene: Scene) -> Boxes:
 
 
 def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generator) -> Boxes:
-    """Stage 1b: all detections; relations between those drawn for their true boxes, at most 4 each at IoU >= 0.5."""
+    """Stage 1b: all detections; relations of those drawn for two true boxes, at most 4 each at IoU >= 0.5."""
     boxes = detections.boxes
     if detections.size is not None and len(boxes):
         boxes = scale_boxes(boxes, detections.size, scene.frame)
@@ -49,6 +49,8 @@ def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generato
     drawn = [rng.permutation(np.flatnonzero(column))[:MOST] for column in near.T]
     pairs, triplets = [np.zeros((0, 2), np.int64)], [np.zeros((0, 3), np.int64)]
     for (subject, _, object), triplet in zip(scene.relations, scene.triplets, strict=True):
+        if subject == object:
+            continue
         both = np.stack(np.meshgrid(drawn[subject], drawn[object], indexing="ij"), -1).reshape(-1, 2)
         both = both[both[:, 0] != both[:, 1]]
         pairs.append(both)

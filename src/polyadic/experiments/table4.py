@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from polyadic.experiments.ablation import MODEL, Ablation, Row
-from polyadic.model.storage import versions, write_text
+from polyadic.model.storage import hide_paths, versions, write_text
 from polyadic.vocabulary import PolyadicError
 
 COLUMNS = (("free", "50"), ("free", "100"), ("1", "50"), ("1", "100"))  # k, N
@@ -111,7 +111,7 @@ def write(ablation: Ablation, path: Path) -> tuple[Path, Path]:
     check_file(path)
     beside = path.with_suffix(".json")
     config = ablation.config.to_json()
-    config["data"]["root"] = ""  # a folder of this machine
+    hide_paths(config)
     about: dict[str, Any] = {"config": config, "ranks": ablation.ranks, "seeds": ablation.seeds, "versions": versions()}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, to_csv(ablation))

@@ -156,6 +156,13 @@ class RelationModel(nn.Module):
     def pairs_of(self, detections: Detections, image: str | Path | Image | None = None) -> PairScores:
         """The scores of all ordered pairs of an image's boxes."""
         boxes, picture, frame = detections.boxes, None, detections.size
+        known = len(self.vocabulary.objects)
+        strange = (detections.labels < 0) | (detections.labels >= known)
+        if "evidence" in self.config.sources and strange.any():
+            raise PolyadicError(
+                f"{detections.image}: label {detections.labels[strange][0]} is none of the {known} objects of this "
+                "model (counted from 0); give the detector's labels in its vocabulary"
+            )
         if self.backbone is not None:
             if image is None:
                 raise PolyadicError(

@@ -1,0 +1,78 @@
+"""A tiny model, and boxes and a picture for it; shared by the tests of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oracles import Entry, probability_tensor
+from PIL import Image
+from torch import Tensor
+
+from polyadic import CPTensor, Relations, TripletPrior, Vocabulary
+from polyadic.config import Config
+from polyadic.model import RelationModel
+from polyadic.scenes import Detections
+
+NAMES = Vocabulary(objects=("dog", "cat", "cup", "bed"), predicates=("on", "by", "under"))
+TINY: dict[str, Any] = {
+    "pixels.backbone": "test_byobnet",
+    "pixels.weights": "random",
+    "pixels.side": 64,
+    "pixels.longest": 80,
+    "pixels.pool": 2,
+    "pixels.mask": 16,
+    "pixels.spatial": 6,
+    "head.hidden": 10,
+    "head.rank": 2,
+    "selector.hidden": 9,
+    "evidence.embedding": 5,
+    "evidence.geometry": 7,
+    "geometry.hidden": 8,
+    "geometry.rank": 3,
+    "boxes.epochs": 1,
+    "data.root": "/somewhere",
+}
+EXPONENTS: dict[str, Any] = {"ranking.prior": 0.7, "ranking.selected": 1.3, "ranking.boxes": 0.4}
+STAGES = ("boxes", "triplets", "selection")
+
+
+def model_of(*sources: str, stages: tuple[str, ...] = STAGES, **values: Any) -> RelationModel:
+    torch.manual_seed(0)
+    triplets = torch.tensor([[0, 1, 2], [0, 1, 2], [3, 0, 1], [2, 2, 2]])
+    prior = TripletPrior.from_triplets(triplets, NAMES.sizes)
+    model = RelationModel(Config().change(sources=sources, **{**TINY, **values}), NAMES, prior).eval()
+    model.stages = stages
+    return model
+
+
+def detections(n: int, seed: int = 0, size: tuple[float, float] | None = (100.0, 60.0)) -> Detections:
+    rng = np.random.default_rng(seed)
+    boxes = np.sort(rng.uniform(0, 1, (n, 2, 2)), 1).reshape(n, 4) * [100, 60, 100, 60]
+    return Detections("a.jpg", boxes, rng.integers(0, 4, n), rng.uniform(0.2, 1, n), size)
+
+
+def photo(seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (60, 100, 3), dtype=np.uint8))
+
+
+def entries(found: Relations) -> list[Entry]:
+    return [(r.log_score, r.pair, *r.triplet) for r in found]
+
+
+def agree(found: Relations, expected: list[Entry]) -> None:
+    assert [entry[1:] for entry in entries(found)] == [entry[1:] for entry in expected]
+    assert [entry[0] for entry in entries(found)] == pytest.approx([entry[0] for entry in expected], abs=1e-6)
+
+
+def same(a: Relations, b: Relations) -> bool:
+    return torch.equal(a.pair, b.pair) and torch.equal(a.triplet, b.triplet) and torch.equal(a.log_score, b.log_score)
+
+
+def dense(cp: CPTensor) -> Tensor:
+    return torch.stack([probability_tensor(*(x[at] for x in cp.factors)) for at in range(len(cp.subject))])
+
+
+SOURCES = [("pixels",), ("evidence",), ("evidence", "pixels")]

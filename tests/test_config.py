@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyadic.config import PRESETS, Config, Pixels, Stage, difference, keys, load_config, parse_value, value_at
+from polyadic.vocabulary import PolyadicError
+
+NAMES = sorted(PRESETS)
+
+
+def written(folder: Path, text: str, name: str = "run.toml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def text_of(value: Any) -> str:
+    """As a person would type it in a flag."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_preset_comes_back_from_toml_and_json(tmp_path: Path, name: str) -> None:
+    config = PRESETS[name].change(**{"data.root": 'C:\\data "é" 😀', "triplets.rate": 1e-7, "pixels.strides": (4, 32)})
+    assert load_config(written(tmp_path, config.to_toml())) == config
+    assert load_config(written(tmp_path, json.dumps(config.to_json()), "run.json")) == config
+    assert load_config(name) == PRESETS[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_of_every_value_parses_back_to_it(name: str) -> None:
+    config = PRESETS[name]
+    for key in keys(config):
+        value = value_at(config, key)
+        assert parse_value(config, key, text_of(value)) == value, key
+        assert config.change(**{key: value}) == config, key
+
+
+def test_flags_are_read_as_people_write_them() -> None:
+    for yes, no in (("true", "false"), ("Yes", "no"), ("1", "0")):
+        assert parse_value(Config(), "head.context", yes) is True
+        assert parse_value(Config(), "head.context", no) is False
+    assert (
+        parse_value(Config(), "pixels.strides", "8, 16") == parse_value(Config(), "pixels.strides", "8 16") == (8, 16)
+    )
+    assert parse_value(Config(), "triplets.rate", "1e-3") == 0.001
+
+
+def test_the_default_preset_is_the_papers() -> None:
+    config = PRESETS["vrd"]
+    assert config == Config()
+    assert config.sources == ("pixels",)
+    assert (config.pixels.backbone, config.pixels.strides) == ("vgg16", (16,))  # conv5_3
+    assert (config.pixels.pool, config.pixels.mask, config.pixels.spatial) == (7, 64, 512)
+    assert (config.head.rank, config.head.hidden, config.selector.hidden) == (5, 4096, 4096)
+    assert not config.head.context
+    assert config.selector.nulls == 1  # as many null as valid examples
+    for stage in (config.triplets, config.proposals, config.selection):
+        assert (stage.optimiser, stage.rate, stage.clip) == ("sgd", 1e-4, 20)
+    assert config.triplets.epochs == 7
+    ranking = config.ranking
+    assert (ranking.prior, ranking.selected, ranking.boxes, ranking.smoothing, ranking.repeat) == (1, 1, 1, 1, 1)
+
+
+def test_every_field_says_whose_it_is() -> None:
+    for each in fields(Config):
+        value = getattr(Config(), each.name)
+        for own in fields(value) if is_dataclass(value) else (each,):
+            owner, _, words = own.metadata.get("about", "").partition(": ")
+            assert owner in ("paper", "ours"), f"{each.name}.{own.name}"
+            assert words.strip(), f"{each.name}.{own.name}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_toml_has_a_line_with_words_for_every_key(name: str) -> None:
+    lines = [line for line in PRESETS[name].to_toml().splitlines() if " = " in line]
+    assert len(lines) == len(keys(PRESETS[name]))
+    assert all("  # paper: " in line or "  # ours: " in line for line in lines)
+
+
+def test_a_file_changes_what_it_names_and_starts_from_its_preset(tmp_path: Path) -> None:
+    path = written(tmp_path, 'preset = "vg150"\nseed = 3\n[head]\nrank = 2\n')
+    config = load_config(path)
+    assert difference(config, PRESETS["vg150"]) == ["seed", "head.rank"]
+    assert (config.seed, config.head.rank, config.data.dataset) == (3, 2, "vg150")
+    path = written(tmp_path, "seed = 4\n")
+    assert load_config(path).data.dataset == "vrd"
+    assert load_config(path, base=PRESETS["vg200"]).data.dataset == "vg200"
+
+
+def test_difference_leaves_out_what_it_is_told() -> None:
+    other = Config().change(**{"workers": 5, "head.rank": 1, "cache.gigabytes": 1})
+    assert difference(Config(), other) == ["workers", "head.rank", "cache.gigabytes"]
+    assert difference(Config(), other, ("workers", "cache.")) == ["head.rank"]
+
+
+def test_whole_numbers_do_for_numbers_and_lists_for_tuples() -> None:
+    config = Config().change(**{"triplets.rate": 1, "pixels.strides": [8, 16]})
+    assert type(config.triplets.rate) is float
+    assert config.pixels.strides == (8, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sed = 1", "run.toml: no config key sed; did you mean seed?"),
+        ("[head]\nrnak = 1", "run.toml: no config key head.rnak; did you mean head.rank?"),
+        ("[heads]\nrank = 1", "run.toml: no config key heads; did you mean head?"),
+        ("hidden = 1", "run.toml: no config key hidden; did you mean head.hidden?"),
+        ("zzz = 1", "run.toml: no config key zzz; `polyadic config` lists them"),
+        ("head = 3", "run.toml: head is a section, got 3"),
+        ('[head]\nrank = "5"', "run.toml: head.rank must be a whole number, got '5'"),
+        ("[head]\nrank = 5.0", "run.toml: head.rank must be a whole number, got 5.0"),
+        ("[head]\nrank = true", "run.toml: head.rank must be a whole number, got True"),
+        ("[head]\nrank = 0", "run.toml: head.rank must be at least 1, got 0"),
+        ("[head]\ncontext = 1", "run.toml: head.context must be true or false, got 1"),
+        ("[head]\ndropout = 1.0", "run.toml: head.dropout must lie in [0, 1), got 1.0"),
+        ("[triplets]\nrate = 0.0", "run.toml: triplets.rate must be above 0, got 0.0"),
+        ("[triplets]\nrate = nan", "run.toml: triplets.rate must be a finite number, got nan"),
+        ("[triplets]\nepochs = -1", "run.toml: triplets.epochs must not be negative, got -1"),
+        ("[triplets]\nimages = 0", "run.toml: triplets.images must be at least 1, got 0"),
+        (
+            '[triplets]\noptimiser = "adamm"',
+            "run.toml: triplets.optimiser must be sgd, adam, adamw, got 'adamm'; did you mean adam?",
+        ),
+        ("[pixels]\nstrides = 16", "run.toml: pixels.strides must be a list, got 16"),
+        ("[pixels]\nstrides = []", "run.toml: pixels.strides must name at least one stride"),
+        ("[pixels]\nstrides = [8, 8]", "run.toml: pixels.strides must be different, got [8, 8]"),
+        ('[pixels]\nstrides = ["8"]', "run.toml: pixels.strides must be a whole number, got '8'"),
+        ("sources = []", "run.toml: sources must be pixels, evidence or both, got []"),
+        ('sources = ["pixel"]', "run.toml: sources must be pixels, evidence, got 'pixel'; did you mean pixels?"),
+        ('sources = ["pixels", "pixels"]', "run.toml: sources must be pixels, evidence or both, got"),
+        ('preset = "vgr"', "run.toml: no preset is called 'vgr'; known: vrd, vg150"),
+        ("preset = [1]", "run.toml: no preset is called [1]; known: vrd"),
+        ("seed = ", "run.toml cannot be read: "),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, unchecked: None, text: str, message: str) -> None:
+    with pytest.raises(PolyadicError) as refused:
+        load_config(written(tmp_path, text))
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+
+
+def test_files_that_are_no_configs(tmp_path: Path) -> None:
+    with pytest.raises(PolyadicError, match="no preset and no file is called vdr; presets: vrd, "):
+        load_config("vdr")
+    with pytest.raises(PolyadicError, match=r"a\.json must hold keys and values, got list"):
+        load_config(written(tmp_path, "[1]", "a.json"))
+    with pytest.raises(PolyadicError, match=r"b\.json cannot be read"):
+        load_config(written(tmp_path, "{", "b.json"))
+    picture = tmp_path / "c.toml"
+    picture.write_bytes(b"\x89PNG\xff\xfe")
+    with pytest.raises(PolyadicError, match=r"c\.toml cannot be read: .*utf-8"):
+        load_config(picture)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("head.rnk", "1", "no config key head.rnk; did you mean head.rank?"),
+        ("rank", "1", "no config key rank; did you mean "),
+        ("head", "1", "head is a section; set one of its fields, like head.rank"),
+        ("head.rank", "five", "head.rank must be a whole number, got 'five'"),
+        ("triplets.rate", "fast", "triplets.rate must be a number, got 'fast'"),
+        ("head.context", "maybe", "head.context must be true or false, got 'maybe'"),
+        ("pixels.strides", "8;16", "pixels.strides must be a whole number, got '8;16'"),
+        ("head.rank.x", "1", "no config key head.rank.x"),
+    ],
+)
+def test_a_bad_flag_is_refused_in_one_line(key: str, text: str, message: str) -> None:
+    with pytest.raises(PolyadicError) as refused:
+        parse_value(Config(), key, text)
+    assert str(refused.value).startswith(message)
+
+
+def test_a_value_is_checked_however_it_comes(unchecked: None) -> None:
+    with pytest.raises(PolyadicError, match=r"head\.rank must be at least 1, got 0"):
+        Config().change(**{"head.rank": 0})
+    with pytest.raises(PolyadicError, match=r"pixels\.pool must be at least 1, got 0"):
+        Config(pixels=Pixels(pool=0))
+    with pytest.raises(PolyadicError, match=r"selection\.clip must be above 0, got -1"):
+        Config(selection=Stage(clip=-1))
+
+
+def test_configs_load_no_torch() -> None:
+    code = "import sys, polyadic.config as c; c.load_config('vrd').to_toml(); print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "False"

@@ -1,0 +1,360 @@
+"""Backbone, spatial feature, reduction, and how sources are joined; evidence has its own file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from shared_data import real_vrd, shared
+from torch import Tensor, nn
+
+from polyadic.boxes import ordered_pairs, union_boxes
+from polyadic.config import Config, Pixels
+from polyadic.features import Backbone, PairFeatures, PairInputs, prepare_picture
+from polyadic.features.spatial import Reduction, SpatialFeature
+from polyadic.model import pool_regions, union_rows
+from polyadic.vocabulary import PolyadicError
+
+TINY = Pixels("test_byobnet", "random", strides=(8, 16), side=64, longest=80, pool=2, mask=16, spatial=5)
+
+
+def tiny(**values: Any) -> Pixels:
+    return Pixels(**{**{name: getattr(TINY, name) for name in TINY.__dataclass_fields__}, **values})
+
+
+def picture(width: int = 80, height: int = 64, seed: int = 0) -> Tensor:
+    return torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def same_weights(net: Backbone, model: nn.Module) -> bool:
+    """All that the feature maps need is the other model's, whatever they call it."""
+    theirs = {key.replace(".", "_"): x for key, x in model.state_dict().items()}
+    own = {key.replace(".", "_"): x for key, x in net.maps.state_dict().items()}
+    return all(torch.equal(x, theirs[key]) for key, x in own.items())
+
+
+class Ramp(nn.Module):
+    """Feature maps that are linear in the place: of a picture scaled to [0, 1]^2, 2x - 3y and x + 5y."""
+
+    def __init__(self, shapes: list[tuple[int, int]]) -> None:
+        super().__init__()
+        self.shapes = shapes
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        maps = []
+        for height, width in self.shapes:
+            u = ((torch.arange(width) + 0.5) / width).expand(height, width)
+            v = ((torch.arange(height) + 0.5) / height)[:, None].expand(height, width)
+            maps.append(torch.stack([2 * u - 3 * v, u + 5 * v])[None])
+        return maps
+
+
+def test_pooling_a_linear_map_averages_it_over_each_bin() -> None:
+    """The average of a linear map over a bin is its value at the bin's centre, in whatever frame the box is given."""
+    net = Backbone(tiny(pool=3))
+    net.maps = Ramp([(16, 20), (8, 10)])
+    frame = (400.0, 160.0)  # the annotated frame; the picture has another size and shape
+    boxes = torch.tensor([[40.0, 20, 200, 100], [100, 30, 101, 120], [200, 50, 360, 140]])
+    found = net(picture(), boxes, frame).view(3, 2, 2, 3, 3)  # [box, map, channel, row, column]
+    for at, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
+        for row in range(3):
+            for column in range(3):
+                u = (x1 + (column + 0.5) * (x2 - x1) / 3) / frame[0]
+                v = (y1 + (row + 0.5) * (y2 - y1) / 3) / frame[1]
+                expected = torch.tensor([2 * u - 3 * v, u + 5 * v])
+                for level in (0, 1):
+                    torch.testing.assert_close(found[at, level, :, row, column], expected, rtol=0, atol=1e-4)
+
+
+def test_boxes_in_another_frame_have_the_same_features() -> None:
+    net, boxes = Backbone(TINY), torch.tensor([[5.0, 6, 50, 60], [0, 0, 80, 64]])
+    scaled = boxes * torch.tensor([3.0, 2, 3, 2])
+    torch.testing.assert_close(net(picture(), boxes, (80.0, 64.0)), net(picture(), scaled, (240.0, 128.0)))
+
+
+def test_many_boxes_are_pooled_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, generator = Backbone(TINY), torch.Generator().manual_seed(0)
+    boxes = torch.rand(11, 2, 2, generator=generator).sort(1).values.flatten(1) * 60
+    whole = net(picture(), boxes, (80.0, 64.0))
+    monkeypatch.setattr("polyadic.features.backbone._REGIONS", 4)
+    torch.testing.assert_close(net(picture(), boxes, (80.0, 64.0)), whole)
+    assert whole.shape == (11, net.width)
+
+
+def test_boxes_without_area_and_no_boxes_at_all() -> None:
+    net = Backbone(TINY)
+    points = torch.tensor([[7.0, 7, 7, 7], [80, 64, 80, 64], [0, 0, 0, 30]])
+    assert net(picture(), points, (80.0, 64.0)).isfinite().all()
+    assert net(picture(), torch.zeros(0, 4), (80.0, 64.0)).shape == (0, net.width)
+
+
+def test_the_backbone_is_frozen_until_told_to_learn() -> None:
+    net = Backbone(TINY)
+    before = {key: x.clone() for key, x in net.state_dict().items()}
+    net.train()
+    assert not net(picture(), torch.tensor([[0.0, 0, 9, 9]]), (80.0, 64.0)).requires_grad
+    assert not any(module.training for module in net.modules())
+    assert all(torch.equal(x, before[key]) for key, x in net.state_dict().items())
+    net.learn(True)
+    assert net(picture(), torch.tensor([[0.0, 0, 9, 9]]), (80.0, 64.0)).requires_grad
+    assert not all(torch.equal(x, before[key]) for key, x in net.state_dict().items())  # batch statistics move
+    net.learn(False)
+    assert not any(weight.requires_grad for weight in net.parameters())
+    assert not net.maps.training
+
+
+def test_the_fingerprint_follows_all_that_features_depend_on() -> None:
+    torch.manual_seed(0)
+    net = Backbone(TINY)
+    saved = {key: x.clone() for key, x in net.state_dict().items()}
+
+    def mark(**values: Any) -> str:
+        other = Backbone(tiny(**values))
+        other.load_state_dict(saved)
+        return other.fingerprint()
+
+    assert mark() == net.fingerprint()
+    assert mark(reduce=3, mask=32, spatial=9) == net.fingerprint()  # these come after
+    different = [mark(pool=3), mark(side=72), mark(longest=96), Backbone(TINY).fingerprint()]
+    different += [Backbone(tiny(strides=(8,))).fingerprint(), Backbone(tiny(strides=(8, 32))).fingerprint()]
+    with torch.no_grad():
+        next(net.parameters()).view(-1)[0] += 1
+    assert len({mark(), net.fingerprint(), *different}) == 2 + len(different)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((160, 128), (80, 64)),
+        ((128, 160), (64, 80)),
+        ((400, 100), (80, 20)),
+        ((20, 16), (80, 64)),
+        ((900, 2), (80, 16)),
+    ],
+)
+def test_pictures_are_scaled_to_the_sides(size: tuple[int, int], expected: tuple[int, int]) -> None:
+    """The shorter to 64, the longer to at most 80; nothing is thinner than the largest stride."""
+    found = prepare_picture(Image.new("L", size, 77), TINY)
+    assert found.shape == (3, expected[1], expected[0])
+    assert found.eq(77).all()
+    assert Backbone(TINY)(found, torch.tensor([[0.0, 0, 9, 9]]), (9.0, 9.0)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        ("tf_efficientnet_lite0", (127.0,) * 3, (128.0,) * 3),
+        ("lcnet_035", (0.485 * 255, 0.456 * 255, 0.406 * 255), (0.229 * 255, 0.224 * 255, 0.225 * 255)),
+    ],
+)
+def test_pixels_are_normalised_as_the_weights_want(name: str, mean: tuple[float], std: tuple[float]) -> None:
+    net, seen = Backbone(tiny(backbone=name)), list[Tensor]()
+    net.maps.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    net.feature_maps(picture()[None])
+    for channel in range(3):
+        expected = (picture()[channel].float() - mean[channel]) / std[channel]
+        torch.testing.assert_close(seen[0][0, channel], expected)
+
+
+@pytest.mark.parametrize("name", ["lcnet_035", "test_byobnet"])  # the two ways in which timm makes feature maps
+@pytest.mark.parametrize("kind", ["a.safetensors", "a.pth", "wrapped.pth"])
+def test_weights_of_a_classifier_come_from_a_file(tmp_path: Path, name: str, kind: str) -> None:
+    torch.manual_seed(1)
+    classifier = timm.create_model(name, num_classes=7)
+    with torch.no_grad():
+        for x in classifier.state_dict().values():
+            if x.is_floating_point():
+                x.add_(torch.rand_like(x) * 0.01)  # batch statistics, too
+    path = tmp_path / kind
+    if path.suffix == ".safetensors":
+        save_file(classifier.state_dict(), path)
+    else:
+        torch.save({"state_dict": classifier.state_dict()} if "wrapped" in kind else classifier.state_dict(), path)
+    net = Backbone(tiny(backbone=name, weights=str(path)))
+    assert same_weights(net, classifier)
+
+
+@pytest.mark.parametrize("name", ["lcnet_035", "test_byobnet"])
+def test_a_file_that_lacks_a_weight_of_the_maps_is_refused(tmp_path: Path, name: str) -> None:
+    held = timm.create_model(name).state_dict()
+    inside = [key for key in Backbone(tiny(backbone=name)).maps.state_dict() if "num_batches" not in key]
+    theirs = {key.replace(".", "_"): key for key in held}
+    path = tmp_path / "a.safetensors"
+    for missing in (inside[0], inside[-1], next(key for key in inside if "running_var" in key)):
+        save_file({key: x for key, x in held.items() if key != theirs[missing.replace(".", "_")]}, path)
+        with pytest.raises(
+            PolyadicError, match=rf"a\.safetensors does not hold weights of {name} \(it lacks {missing}\)"
+        ):
+            Backbone(tiny(backbone=name, weights=str(path)))
+
+
+def test_a_saved_model_lends_its_backbone(tmp_path: Path) -> None:
+    net = Backbone(TINY)
+    save_file({f"backbone.{key}": x for key, x in net.state_dict().items()}, tmp_path / "model.safetensors")
+    assert Backbone(tiny(weights=str(tmp_path))).fingerprint() == net.fingerprint()
+    with pytest.raises(
+        PolyadicError, match=r"pixels\.weights: the backbone of .* is not test_byobnet with these strides"
+    ):
+        Backbone(tiny(weights=str(tmp_path), strides=(32,)))
+    (tmp_path / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:5000])
+    with pytest.raises(PolyadicError, match="cannot be read: it is damaged or cut off"):
+        Backbone(tiny(weights=str(tmp_path)))
+
+
+def test_bad_weights_and_names_are_refused_in_one_line(tmp_path: Path) -> None:
+    whole, other = tmp_path / "whole.safetensors", tmp_path / "other.safetensors"
+    save_file(timm.create_model("test_byobnet").state_dict(), whole)
+    save_file(timm.create_model("lcnet_035").state_dict(), other)
+    torch.save(timm.create_model("test_byobnet").state_dict(), tmp_path / "half.pth")
+    torch.save([1, 2], tmp_path / "list.pth")
+    save_file({"x": torch.zeros(1, dtype=torch.long)}, tmp_path / "numbers.safetensors")
+    for name, source in (("half.safetensors", whole), ("half.pth", tmp_path / "half.pth")):
+        (tmp_path / name).write_bytes(source.read_bytes()[:100_000])
+    (tmp_path / "empty.safetensors").touch()
+    (tmp_path / "folder").mkdir()
+    fine = "does not hold weights of test_byobnet"
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"weights": str(tmp_path / "half.safetensors")}, f"half.safetensors {fine}"),
+        ({"weights": str(tmp_path / "half.pth")}, f"half.pth {fine}"),
+        ({"weights": str(tmp_path / "list.pth")}, f"list.pth {fine}"),
+        ({"weights": str(tmp_path / "empty.safetensors")}, f"empty.safetensors {fine}"),
+        ({"weights": str(tmp_path / "numbers.safetensors")}, f"numbers.safetensors {fine} (no weights at all)"),
+        ({"weights": str(other)}, f"other.safetensors {fine}"),
+        ({"weights": str(tmp_path / "none.pth")}, "no file "),
+        ({"weights": str(tmp_path / "folder")}, "holds no saved model"),
+        ({"backbone": "lcnet_53"}, "timm knows no model 'lcnet_53'; near it: lcnet_035"),
+        ({"backbone": "nothing at all"}, "timm knows no model 'nothing at all'"),
+        ({"strides": (8, 7)}, "pixels.strides: test_byobnet has strides [2, 4, 8, 16, 32], not 7"),
+    ]
+    for values, message in cases:
+        with pytest.raises(PolyadicError) as refused:
+            Backbone(tiny(**values))
+        assert message in str(refused.value)
+        assert "\n" not in str(refused.value), values
+        assert len(str(refused.value)) < 400 + len(str(tmp_path))
+
+
+def test_pretrained_weights_without_a_network_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(*args: Any, **more: Any) -> None:
+        raise OSError("We couldn't connect\nto the hub")
+
+    monkeypatch.setattr("timm.models._builder.load_pretrained", no_network)
+    with pytest.raises(PolyadicError) as refused:
+        Backbone(tiny(weights="timm"))
+    assert str(refused.value) == (
+        "pixels.weights: cannot get timm's weights of test_byobnet (We couldn't connect to the hub); "
+        "give a local file instead"
+    )
+
+
+def test_the_papers_map_is_that_of_conv5_3() -> None:
+    with torch.device("meta"):
+        net = Backbone(Config().pixels, fetch=False)
+        layers = [each for each in net.maps.modules() if isinstance(each, nn.Conv2d)]
+    assert len(layers) == 2 + 2 + 3 + 3 + 3
+    assert net.maps.feature_info.module_name() == ["features.29"]  # its ReLU, before the last pooling
+    assert net.width == 512 * 7 * 7
+
+
+def test_the_real_weights_see_a_photo_as_timm_does() -> None:
+    weights = shared("weights", "tf_efficientnet_lite0.safetensors")
+    scene = next(scene for scene in real_vrd("test") if scene.has_picture())
+    pixels = tiny(backbone="tf_efficientnet_lite0", weights=str(weights), strides=(16, 32), side=128, longest=200)
+    net = Backbone(pixels)
+    photo = prepare_picture(scene.open(), pixels)
+    model: Any = timm.create_model("tf_efficientnet_lite0", checkpoint_path=str(weights))
+    x = ((photo.float() - 127) / 128)[None]
+    with torch.no_grad():
+        expected = model.eval().forward_intermediates(x, indices=[3, 4], intermediates_only=True)
+        found = net.feature_maps(photo[None])
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+    boxes = torch.from_numpy(scene.boxes).float()
+    assert net(photo, boxes, scene.frame).isfinite().all()
+
+
+def test_rows_of_unions_are_found_for_both_orders() -> None:
+    for n in range(2, 8):
+        pairs = ordered_pairs(n)
+        rows = union_rows(pairs, n)
+        assert torch.equal(rows, union_rows(pairs.flip(1), n))
+        assert sorted(set(rows.tolist())) == list(range(n * (n - 1) // 2))
+        low, high = torch.triu_indices(n, n, 1)
+        assert torch.equal(torch.stack([low, high], 1)[rows], pairs.sort(1).values)
+
+
+def test_regions_are_the_boxes_and_the_unions_of_all_pairs() -> None:
+    net, n = Backbone(TINY), 4
+    boxes = torch.rand(n, 2, 2, generator=torch.Generator().manual_seed(0)).sort(1).values.flatten(1) * 60
+    regions, unions = pool_regions(net, picture(), boxes, (80.0, 64.0))
+    pairs = ordered_pairs(n)
+    around = union_boxes(boxes[pairs[:, 0]], boxes[pairs[:, 1]])
+    assert torch.equal(regions, net(picture(), boxes, (80.0, 64.0)).half())
+    assert torch.equal(unions[union_rows(pairs, n)], net(picture(), around, (80.0, 64.0)).half())
+
+
+@pytest.mark.parametrize("side", [8, 9, 12, 13, 15, 64])
+def test_the_spatial_feature_takes_masks_of_any_side(side: int) -> None:
+    net = SpatialFeature(side, 5)
+    assert net(torch.zeros(3, 2, side, side)).shape == (3, 5)
+    assert net(torch.zeros(0, 2, side, side)).shape == (0, 5)
+    assert sum(isinstance(each, nn.Conv2d) for each in net.modules()) == 2
+
+
+def test_a_reduction_keeps_what_the_full_decomposition_keeps() -> None:
+    torch.manual_seed(0)
+    rows, width, kept = 300, 40, 6
+    spectrum = 0.6 ** torch.arange(width)
+    sample = torch.randn(rows, width) * spectrum @ torch.linalg.qr(torch.randn(width, width))[0] + torch.randn(width)
+    reduction = Reduction(width, kept)
+    reduction.fit(sample)
+    centred = sample - sample.mean(0)
+    best = torch.linalg.svd(centred, full_matrices=False).Vh[:kept].T
+    found = reduction(sample)
+    basis = torch.linalg.qr(reduction.basis)[0]
+    lost, least = (float((centred - centred @ b @ b.T).square().sum()) for b in (basis, best))
+    assert found.shape == (rows, kept)
+    assert lost <= least * 1.001
+    assert float(found.square().mean()) == pytest.approx(1, rel=1e-4)  # unit variance on average
+    assert found.mean(0).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(("rows", "width", "kept"), [(3, 10, 6), (30, 4, 6)])
+def test_a_reduction_to_more_than_there_is_fills_up_with_zeros(rows: int, width: int, kept: int) -> None:
+    reduction = Reduction(width, kept)
+    reduction.fit(torch.randn(rows, width, generator=torch.Generator().manual_seed(0)))
+    found = reduction(torch.ones(2, width))
+    assert found.shape == (2, kept)
+    assert found.isfinite().all()
+    assert not found[:, min(rows, width) :].any()
+
+
+def test_no_components_keep_features_whole() -> None:
+    reduction, x = Reduction(4, 0), torch.randn(3, 4)
+    reduction.fit(x)
+    assert torch.equal(reduction(x), x)
+    assert reduction.width == 4
+
+
+def inputs_of(n: int, width: int, seed: int) -> PairInputs:
+    generator, pairs = torch.Generator().manual_seed(seed), ordered_pairs(n)
+    boxes = torch.rand(n, 2, 2, generator=generator).sort(1).values.flatten(1) * 60
+    rows = (torch.randn(k, width, generator=generator) for k in (n, len(pairs)))
+    return PairInputs(pairs, boxes, torch.tensor([[80.0, 64]]).expand(n, 2), *rows)
+
+
+def test_several_images_are_seen_as_each_alone() -> None:
+    torch.manual_seed(0)
+    features = PairFeatures(Config(pixels=TINY), 3, 7).eval()
+    parts = [inputs_of(n, 7, seed=n) for n in (3, 0, 2, 1)]
+    joined = features(PairInputs.join(parts))
+    alone = [features(part) for part in parts]
+    for at in range(3):
+        torch.testing.assert_close(joined[at], torch.cat([each[at] for each in alone]))
+    assert (features.box, features.pair) == (7, 7 + 5)
+    assert joined[2].shape == (8, 12)

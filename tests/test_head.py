@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polyadic.boxes import ordered_pairs
+from polyadic.head import Branch, TripletHead
+
+BOX, PAIR, HIDDEN, SIZES = 6, 9, 7, (5, 3, 4)  # all unequal
+
+
+def head_of(context: bool = False, copies: int = 0, rank: int = 2) -> TripletHead:
+    torch.manual_seed(0)
+    head = TripletHead(BOX, PAIR, SIZES, rank, HIDDEN, 0.5, context, copies).double().eval()
+    for branch in (head.subject, head.object):
+        if branch.lift is not None:  # as after training
+            nn.init.normal_(branch.lift.weight)
+            nn.init.normal_(branch.lift.bias)
+    return head
+
+
+def features(n: int, pairs: Tensor, seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    rows = (n, BOX), (n, BOX), (len(pairs), PAIR)
+    subject, object, pair = (torch.randn(*each, dtype=torch.float64, generator=generator) for each in rows)
+    return subject, object, pair
+
+
+def plain_branch(branch: Branch, x: Tensor, labels: list[int]) -> Tensor:
+    """One row: two fully connected layers with ReLU, R·classes outputs, lifted labels. [R, classes]."""
+    layers = [each for each in branch.hidden if isinstance(each, nn.Linear)]
+    assert len(layers) == 2
+    for layer in layers:
+        x = (layer.weight @ x + layer.bias).clamp_min(0)
+    flat = branch.scores.weight @ x + branch.scores.bias
+    out = torch.stack([flat[r * branch.classes : (r + 1) * branch.classes] for r in range(branch.rank)])
+    if branch.lift is not None:
+        lift = branch.lift.weight @ x + branch.lift.bias
+        for r in range(branch.rank):
+            for a, label in enumerate(labels):
+                if label >= 0:
+                    out[r, label] += lift[r * len(labels) + a]
+    return out
+
+
+@pytest.mark.parametrize("context", [False, True])
+@pytest.mark.parametrize("copies", [0, 2])
+def test_the_head_equals_three_branches_run_per_pair(context: bool, copies: int) -> None:
+    head, n = head_of(context, copies), 4
+    pairs = torch.cat([ordered_pairs(n), torch.tensor([[2, 1], [2, 1]])])  # repeats are allowed
+    subject, object, pair = features(n, pairs)
+    labels = torch.tensor([[0, 2], [3, -1], [-1, -1], [1, 0]]) if copies else None
+    with torch.no_grad():
+        cp = head(subject, object, pair, pairs, labels)
+        for at, (s, o) in enumerate(pairs.tolist()):
+            left, right = subject[s], object[o]
+            if context:
+                left, right = torch.cat([left, pair[at]]), torch.cat([right, pair[at]])
+            names = ([], []) if labels is None else (labels[s].tolist(), labels[o].tolist())
+            torch.testing.assert_close(cp.subject[at], plain_branch(head.subject, left, names[0]))
+            torch.testing.assert_close(cp.predicate[at], plain_branch(head.predicate, pair[at], []))
+            torch.testing.assert_close(cp.object[at], plain_branch(head.object, right, names[1]))
+
+
+def test_each_branch_has_the_layers_of_the_paper() -> None:
+    head = TripletHead(BOX, PAIR, SIZES, rank=5, hidden=HIDDEN)
+    for branch, width, classes in zip(
+        (head.subject, head.predicate, head.object), (BOX, PAIR, BOX), SIZES, strict=True
+    ):
+        linear = [each for each in branch.modules() if isinstance(each, nn.Linear)]
+        shapes = [(each.in_features, each.out_features) for each in linear]
+        assert shapes == [(width, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 5 * classes)]
+    assert TripletHead(1, 1, (1, 1, 1)).subject.hidden[0].out_features == 4096
+
+
+@pytest.mark.parametrize("n", [0, 1])
+@pytest.mark.parametrize("context", [False, True])
+def test_without_pairs_there_are_no_tensors(n: int, context: bool) -> None:
+    head, pairs = head_of(context, copies=2), ordered_pairs(n)
+    cp = head(*features(n, pairs), pairs, torch.zeros(n, 2, dtype=torch.long))
+    assert cp.batch_shape == (0,)
+    assert cp.sizes == SIZES
+    assert cp.rank == 2
+
+
+def test_a_label_is_lifted_in_its_own_class_alone() -> None:
+    branch = head_of(copies=1).subject
+    assert branch.lift is not None
+    x = torch.randn(3, BOX, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        plain = branch(x, torch.full((3, 1), -1))
+        change = branch(x, torch.tensor([[4], [-1], [0]])) - plain
+        lift = branch.lift(branch.hidden(x))  # [M, R]
+        torch.testing.assert_close(plain, branch(x))
+    torch.testing.assert_close(change[0, :, 4], lift[0])
+    torch.testing.assert_close(change[2, :, 0], lift[2])
+    assert int((change != 0).sum()) == 2 * branch.rank  # and nothing else
+
+
+def test_before_training_a_detected_label_is_worth_e_to_the_2() -> None:
+    branch = Branch(BOX, HIDDEN, 3, 5, 0.0, copies=2)
+    x = torch.randn(2, BOX, generator=torch.Generator().manual_seed(3))
+    change = branch(x, torch.tensor([[1, -1], [2, 4]])) - branch(x)
+    expected = torch.zeros(2, 3, 5)
+    expected[0, :, 1] = expected[1, :, 2] = expected[1, :, 4] = 2
+    torch.testing.assert_close(change, expected)
+
+
+@pytest.mark.parametrize("context", [False, True])
+def test_gradients_reach_every_weight(context: bool) -> None:
+    head, pairs = head_of(context, copies=2), ordered_pairs(5)
+    cp = head(*features(5, pairs), pairs, torch.tensor([[0, 1], [2, -1], [3, 0], [1, 2], [2, 3]]))
+    generator = torch.Generator().manual_seed(4)
+    target = torch.stack([torch.randint(n, (len(pairs),), generator=generator) for n in SIZES], 1)
+    cp.nll(target).mean().backward()
+    for name, weight in head.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.abs().sum() > 0, name
+
+
+def test_dropout_works_in_training_only() -> None:
+    head, pairs = head_of(), ordered_pairs(3)
+    x = features(3, pairs)
+    assert torch.equal(head(*x, pairs).subject, head(*x, pairs).subject)
+    head.train()
+    assert not torch.equal(head(*x, pairs).subject, head(*x, pairs).subject)

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_cases import EXPONENTS, NAMES, SOURCES, agree, dense, detections, model_of, photo, same
+from oracles import ranked
+
+from polyadic.boxes import ordered_pairs, pair_geometry
+from polyadic.features import PairInputs, prepare_picture
+from polyadic.model import PairScores, Parts, make_inputs, true_detections
+from polyadic.scenes import Detections, Scene
+from polyadic.vocabulary import PolyadicError
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids="+".join)
+@pytest.mark.parametrize("k", [None, 2])
+def test_predictions_are_the_best_entries_of_the_dense_f_spo(sources: tuple[str, ...], k: int | None) -> None:
+    model, given = model_of(*sources, **EXPONENTS), detections(3)
+    scores = model.pairs_of(given, photo())
+    assert model.prior is not None
+    assert scores.log_selected is not None
+    assert scores.geometry is not None
+    psi_c = dense(scores.cp) * dense(scores.geometry)
+    psi_c /= psi_c.sum((1, 2, 3), keepdim=True)
+    psi_u = model.prior.log_prob(torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))).view(NAMES.sizes)
+    f = torch.zeros_like(psi_c)
+    for at, (s, o) in enumerate((s, o) for s in range(3) for o in range(3) if s != o):
+        boxes = math.log(given.scores[s]) + math.log(given.scores[o])
+        f[at] = psi_c[at].log() + 0.7 * psi_u + 1.3 * float(scores.log_selected[at]) + 0.4 * boxes
+    agree(model.predict(given, photo(), k=k, top=40), ranked(f, k, 40))
+
+
+def test_each_pair_is_scored_as_if_it_were_alone() -> None:
+    """Regions, unions, masks and geometry of the right boxes reach each pair."""
+    model, given = model_of("pixels"), detections(4)
+    assert model.backbone is not None
+    assert model.geometry is not None
+    scores, boxes = model.pairs_of(given, photo()), torch.from_numpy(given.boxes).float()
+    picture, frame = prepare_picture(photo(), model.config.pixels), torch.tensor([[100.0, 60.0]])
+    for at, (s, o) in enumerate(scores.pairs.tolist()):
+        two = boxes[[s, o]]
+        around = torch.cat([two[:, :2].amin(0), two[:, 2:].amax(0)])[None]
+        regions, union = (model.backbone(picture, x, (100.0, 60.0)).half().float() for x in (two, around))
+        alone = model.score(PairInputs(torch.tensor([[0, 1]]), two, frame.expand(2, 2), regions, union))
+        assert scores.log_selected is not None
+        torch.testing.assert_close(scores.log_selected[at : at + 1], alone.log_selected)
+        for found, expected in zip(scores.cp.factors, alone.cp.factors, strict=True):
+            torch.testing.assert_close(found[at], expected[0], rtol=1e-5, atol=1e-6)
+        expected_prior = model.geometry.weight(pair_geometry(two[:1], two[1:], frame))
+        assert scores.geometry is not None
+        torch.testing.assert_close(scores.geometry.predicate[at], expected_prior.predicate[0])
+
+
+@pytest.mark.parametrize(("selected", "prior", "geometry"), list(itertools.product([False, True], repeat=3)))
+def test_parts_leave_out_exactly_what_they_say(selected: bool, prior: bool, geometry: bool) -> None:
+    model = model_of("evidence")
+    scores = model.pairs_of(detections(3))
+    assert model.prior is not None
+    assert scores.log_selected is not None
+    assert scores.geometry is not None
+    f = dense(scores.cp)
+    if geometry:
+        f = f * dense(scores.geometry)
+        f /= f.sum((1, 2, 3), keepdim=True)
+    if prior:
+        triplets = torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))
+        f = f * model.prior.log_prob(triplets).exp().view(NAMES.sizes)
+    if selected:
+        f = f * scores.log_selected.double().exp()[:, None, None, None]
+    assert scores.log_boxes is not None
+    f = f * scores.log_boxes.exp()[:, None, None, None]
+    agree(model.rank(scores, top=25, parts=Parts(selected, prior, geometry)), ranked(f.log(), None, 25))
+
+
+def test_what_has_not_been_trained_is_not_used() -> None:
+    scores = model_of("evidence", stages=("triplets",)).pairs_of(detections(3))
+    assert scores.log_selected is None
+    assert scores.geometry is None
+    assert model_of("evidence", stages=(), **{"boxes.epochs": 0}).geometry is None
+
+
+def test_selection_sees_the_predicate_feature_and_teaches_its_own_head_alone() -> None:
+    model, given = model_of("evidence"), detections(4)
+    inputs = make_inputs(given.boxes, given.labels, given.scores, (100.0, 60.0), ordered_pairs(4), ("evidence",))
+    logit = model.selection_logit(inputs)
+    logit.sum().backward()
+    taught = {name.split(".")[0] for name, x in model.named_parameters() if x.grad is not None}
+    assert taught == {"selector"}
+    with torch.no_grad():
+        pair = model.features(inputs)[2]
+        torch.testing.assert_close(logit, model.selector(pair))
+    torch.testing.assert_close(model.score(inputs).log_selected, torch.nn.functional.logsigmoid(logit.detach()))
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids="+".join)
+def test_the_triplet_loss_teaches_features_and_head_but_not_the_backbone(sources: tuple[str, ...]) -> None:
+    model, given = model_of(*sources), detections(4)
+    model.train()
+    inputs = model.pairs_of(given, photo())
+    assert not inputs.cp.subject.requires_grad
+    pairs = ordered_pairs(4)
+    width = 0 if model.backbone is None else model.backbone.width
+    regions, unions = (torch.randn(k, width) if width else None for k in (4, 12))
+    made = make_inputs(given.boxes, given.labels, given.scores, (100.0, 60.0), pairs, sources, regions, unions)
+    model(made).nll(torch.tensor([[0, 1, 2]]).expand(12, 3)).mean().backward()
+    taught = {name.split(".")[0] for name, x in model.named_parameters() if x.grad is not None}
+    assert taught == {"features", "head"}
+
+
+def test_boxes_and_labels_are_enough_for_evidence() -> None:
+    found = model_of("evidence").predict(detections(3), top=7)
+    assert len(found) == 7
+    assert set(found.names()[0]) <= {*NAMES.objects, *NAMES.predicates}
+
+
+def test_a_picture_of_another_size_than_the_frame_gives_the_same() -> None:
+    model, small = model_of("pixels"), photo().resize((80, 48))
+    given = detections(3, size=(80.0, 48.0))
+    given = replace(given, boxes=given.boxes * 0.8)
+    assert same(model.predict(given, small), model.predict(replace(given, size=None), small))
+    scaled = replace(given, boxes=given.boxes * 5, size=(400.0, 240.0))
+    torch.testing.assert_close(model.pairs_of(scaled, small).cp.subject, model.pairs_of(given, small).cp.subject)
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids="+".join)
+@pytest.mark.parametrize("values", [{}, {"ranking.repeat": 0.5}, {"precision": "bfloat16"}], ids=str)
+def test_one_box_or_none_has_no_relations(sources: tuple[str, ...], values: dict[str, Any]) -> None:
+    model = model_of(*sources, **values)
+    for n in (0, 1):
+        found = model.predict(detections(n), photo())
+        assert len(found) == 0
+    assert len(model.predict(detections(2), photo(), top=3)) == 3
+
+
+def test_boxes_without_area_have_finite_scores() -> None:
+    model = model_of("evidence", "pixels")
+    boxes = np.array([[5.0, 5, 5, 5], [5, 5, 5, 5], [100, 60, 100, 60], [0, 0, 100, 0]])
+    found = model.predict(Detections("a", boxes, np.array([0, 1, 2, 3]), np.array([0.0, 1, 0.5, 0.5])), photo())
+    assert len(found) == 100
+    assert found.log_score.isfinite().all()
+
+
+def test_repeats_on_nearly_the_same_boxes_cost_what_the_config_says() -> None:
+    values: dict[str, Any] = {"ranking.repeat": 0.25}
+    model, plain = model_of("evidence", **values), model_of("evidence")
+    box = [10.0, 10, 50, 40]
+    boxes = np.array([box, box, [60, 10, 90, 50]])
+    given = Detections("a", boxes, np.array([0, 0, 1]), np.array([0.9, 0.9, 0.8]), (100.0, 60.0))
+    found = model.predict(given, top=500).log_repeat.unique().tolist()
+    assert found == pytest.approx([math.log(0.25), 0])
+    assert not plain.predict(given, top=500).log_repeat.any()
+
+
+def test_predicting_leaves_training_as_it_was() -> None:
+    model = model_of("evidence").train()
+    first = model.predict(detections(3))
+    assert model.training
+    assert same(model.predict(detections(3)), first)  # dropout is off
+
+
+def test_predictions_are_as_the_evaluation_takes_them() -> None:
+    model = model_of("evidence")
+    boxes = detections(3)
+    scene = Scene("b.jpg", Path("b.jpg"), (100.0, 60.0), boxes.boxes, boxes.labels, np.zeros((0, 3), int))
+    scores = model.pairs_of(true_detections(scene))
+    found, expected = model.predictions(scene, scores, top=9), model.rank(scores, top=9)
+    assert found.image == "b.jpg"
+    np.testing.assert_allclose(found.boxes, scene.boxes, rtol=1e-6)
+    for at, relation in enumerate(expected):
+        assert found.pairs[at].tolist() == ordered_pairs(3)[relation.pair].tolist()
+        assert tuple(found.triplets[at]) == relation.triplet
+    assert scores.log_boxes is not None
+    assert not scores.log_boxes.any()  # true boxes are certain
+
+
+def test_bad_pictures_and_labels_are_refused_in_one_line(tmp_path: Path) -> None:
+    model = model_of("pixels")
+    (tmp_path / "a.jpg").write_bytes(b"not a picture")
+    with pytest.raises(PolyadicError, match=r"a\.jpg is not a picture that can be read"):
+        model.predict(detections(2), tmp_path / "a.jpg")
+    with pytest.raises(PolyadicError, match=r"no image .*b\.jpg"):
+        model.predict(detections(2), str(tmp_path / "b.jpg"))
+    with pytest.raises(PolyadicError, match=r"a\.jpg: this model looks at pixels: give the image as well"):
+        model.predict(detections(2))
+    words = model_of("evidence")
+    with pytest.raises(PolyadicError, match=r"the size of the picture is needed: Detections\(\.\.\., size=\(w, h\)\)"):
+        words.predict(detections(2, size=None))
+    for label in (4, -1):
+        with pytest.raises(PolyadicError, match=rf"a\.jpg: label {label} is none of the 4 objects of this model"):
+            words.predict(replace(detections(2), labels=np.array([0, label])))
+
+
+def test_scores_know_their_boxes() -> None:
+    scores = model_of("evidence").pairs_of(detections(3))
+    assert isinstance(scores, PairScores)
+    assert scores.log_boxes is not None
+    given = detections(3).scores
+    expected = [math.log(given[s] * given[o]) for s, o in scores.pairs.tolist()]
+    assert scores.log_boxes.tolist() == pytest.approx(expected)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from model_cases import EXPONENTS, NAMES, SOURCES, STAGES, TINY, detections, model_of, photo, same
+from safetensors.torch import save_file
+
+from polyadic import TripletPrior, Vocabulary
+from polyadic.config import Config
+from polyadic.model import RelationModel
+from polyadic.vocabulary import PolyadicError
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids="+".join)
+def test_a_saved_model_predicts_the_same_elsewhere(tmp_path: Path, sources: tuple[str, ...]) -> None:
+    model, given = model_of(*sources, **EXPONENTS), detections(4)
+    model.save(tmp_path / "here" / "model", epoch=3)
+    (tmp_path / "there").mkdir()
+    shutil.move(tmp_path / "here" / "model", tmp_path / "there" / "other name")
+    loaded = RelationModel.load(tmp_path / "there" / "other name")
+    assert same(loaded.predict(given, photo()), model.predict(given, photo()))
+    assert same(
+        RelationModel.load(tmp_path / "there" / "other name", vocabulary=NAMES).predict(given, photo()),
+        model.predict(given, photo()),
+    )
+    assert (loaded.stages, loaded.vocabulary, loaded.training) == (STAGES, NAMES, False)
+    assert loaded.config == model.config.change(**{"data.root": ""})
+    files = sorted(path.name for path in (tmp_path / "there" / "other name").iterdir())
+    assert files == ["config.json", "model.safetensors", "prior.safetensors", "versions.json", "vocabulary.json"]
+    assert {"torch", "timm", "python"} <= set(json.loads((tmp_path / "there/other name/versions.json").read_text()))
+
+
+def test_a_run_is_loaded_by_its_folder(tmp_path: Path) -> None:
+    model = model_of("evidence")
+    model.save(tmp_path / "run" / "model")
+    assert same(RelationModel.load(tmp_path / "run").predict(detections(3)), model.predict(detections(3)))
+
+
+def test_a_model_without_a_prior_leaves_none_behind(tmp_path: Path) -> None:
+    model = model_of("evidence")
+    model.save(tmp_path)
+    model.prior = None
+    model.save(tmp_path)
+    assert RelationModel.load(tmp_path).prior is None
+
+
+def test_a_model_loads_onto_a_device(tmp_path: Path) -> None:
+    model_of("evidence").save(tmp_path)
+    loaded = RelationModel.load(tmp_path, device="meta")
+    assert loaded.device.type == "meta"
+    if not torch.cuda.is_available():
+        with pytest.raises(PolyadicError, match=r"cannot load .* to the device cuda .*; cpu always works"):
+            RelationModel.load(tmp_path, device="cuda")
+
+
+def test_pixel_models_load_where_their_first_weights_are_not(tmp_path: Path) -> None:
+    model = model_of("pixels")
+    model.config = model.config.change(**{"pixels.weights": str(tmp_path / "gone.pth")})
+    model.save(tmp_path / "model")
+    assert same(
+        RelationModel.load(tmp_path / "model").predict(detections(3), photo()), model.predict(detections(3), photo())
+    )
+
+
+def damage(folder: Path, how: str) -> None:
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    values = json.loads(config.read_text())
+    if how.startswith("no "):
+        (folder / how.removeprefix("no ")).unlink()
+    elif how.startswith("half "):
+        path = folder / how.removeprefix("half ")
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif how == "foreign":
+        save_file({"x": torch.zeros(2)}, weights)
+    elif how == "another shape":
+        config.write_text(json.dumps({**values, "head": {**values["head"], "rank": 3}}))
+    elif how == "unknown key":
+        config.write_text(json.dumps({**values, "sed": 3}))
+    elif how == "other prior":
+        TripletPrior.from_triplets(torch.zeros(1, 3, dtype=torch.long), (2, 2, 2)).save(folder / "prior.safetensors")
+    elif how == "bytes":
+        (folder / "vocabulary.json").write_bytes(b"\xff\xfe\x00")
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("no model.safetensors", "holds no saved model: model.safetensors is missing; `polyadic train`"),
+        ("no config.json", "holds no saved model: config.json is missing"),
+        ("no vocabulary.json", "holds no saved model: vocabulary.json is missing"),
+        ("half model.safetensors", "model.safetensors cannot be read: it is damaged or cut off"),
+        ("half config.json", "config.json cannot be read: "),
+        ("half vocabulary.json", "vocabulary.json cannot be read: Vocabulary: expected JSON"),
+        ("half prior.safetensors", "TripletPrior: cannot read"),
+        ("foreign", "model.safetensors is not a saved model: expected polyadic.RelationModel/1, got None"),
+        ("another shape", "model.safetensors does not fit config.json beside it"),
+        ("unknown key", "config.json: no config key sed; did you mean seed?"),
+        ("other prior", "the vocabulary has sizes (4, 3, 4), the prior (2, 2, 2)"),
+        ("bytes", "vocabulary.json cannot be read"),
+    ],
+)
+def test_a_damaged_model_is_refused_in_one_line(tmp_path: Path, how: str, message: str) -> None:
+    model_of("evidence").save(tmp_path)
+    damage(tmp_path, how)
+    with pytest.raises(PolyadicError) as refused:
+        RelationModel.load(tmp_path)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_models_that_are_not_there_or_of_other_names(tmp_path: Path) -> None:
+    with pytest.raises(PolyadicError, match="holds no saved model: no such folder"):
+        RelationModel.load(tmp_path / "nothing")
+    model_of("evidence").save(tmp_path)
+    other = Vocabulary(objects=NAMES.objects, predicates=("on", "by", "over"))
+    message = "was trained with another vocabulary .predicate 2 is 'under' against 'over'.; train again"
+    with pytest.raises(PolyadicError, match=message):
+        RelationModel.load(tmp_path, vocabulary=other)
+    with pytest.raises(PolyadicError, match=r"the prior has sizes \(2, 2, 2\), the vocabulary \(4, 3, 4\)"):
+        RelationModel(
+            Config().change(sources=("evidence",), **TINY),
+            NAMES,
+            TripletPrior.from_triplets(torch.zeros(1, 3, dtype=torch.long), (2, 2, 2)),
+        )
+
+
+def test_a_model_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PolyadicError, match="cannot write the model to"):
+        model_of("evidence").save(tmp_path / "file" / "model")
+
+
+def test_a_failed_save_leaves_the_weights_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("evidence")
+    model.save(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+
+    def full(tensors: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    model.prior = None
+    with pytest.raises(PolyadicError, match=r"cannot write the model to .*No space left"):
+        model.save(tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert not list(tmp_path.glob(".*"))

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from oracles import plain_iou
+
+from polyadic.sampling import Boxes, proposal_boxes, selection_pairs, true_boxes
+from polyadic.scenes import Detections, Scene
+
+
+def scene_of(relations: list[tuple[int, int, int]], size: tuple[float, float] = (200.0, 100.0)) -> Scene:
+    boxes = [[10, 10, 50, 60], [40, 20, 120, 80], [42, 22, 122, 82], [150, 5, 190, 95]]
+    related = np.array(relations, np.int64).reshape(-1, 3)
+    return Scene("a.jpg", Path("a.jpg"), size, np.array(boxes, float), np.array([3, 1, 4, 1]), related)
+
+
+def noisy(scene: Scene, copies: int, seed: int = 0, noise: float = 9.0) -> Detections:
+    """Several boxes near each true one, and some anywhere."""
+    rng = np.random.default_rng(seed)
+    near = np.repeat(scene.boxes, copies, 0) + rng.uniform(-noise, noise, (copies * len(scene.boxes), 4))
+    far = rng.uniform(0, 1, (5, 2, 2)) * [200, 100]
+    boxes = np.concatenate([near, np.sort(far, 1).reshape(-1, 4)])
+    order = rng.permutation(len(boxes))
+    n = len(boxes)
+    return Detections("a.jpg", boxes[order], rng.integers(0, 5, n), rng.uniform(0, 1, n))
+
+
+RELATIONS = [(0, 2, 1), (0, 0, 1), (2, 1, 3), (1, 5, 2), (3, 3, 3)]
+
+
+def test_stage_one_has_each_relation_of_two_boxes() -> None:
+    known = true_boxes(scene_of(RELATIONS))
+    assert known.pairs.tolist() == [[0, 1], [0, 1], [2, 3], [1, 2]]  # box 3 with itself is left out
+    assert known.triplets.tolist() == [[3, 2, 1], [3, 0, 1], [4, 1, 1], [1, 5, 4]]
+    assert known.scores.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("copies", [1, 3, 7])
+@pytest.mark.parametrize("seed", range(3))
+def test_proposals_equal_a_loop_over_relations_and_boxes(copies: int, seed: int) -> None:
+    scene = scene_of(RELATIONS)
+    detections = noisy(scene, copies, seed)
+    found = proposal_boxes(scene, detections, np.random.default_rng(seed))
+    near = [
+        {i for i, box in enumerate(detections.boxes.tolist()) if plain_iou(box, true, 0.0) >= 0.5}
+        for true in scene.boxes.tolist()
+    ]
+    rows = list(zip(found.pairs.tolist(), found.triplets.tolist(), strict=True))
+    whole: Counter[tuple[int, ...]] = Counter()
+    drawn: list[set[int]] = [set() for _ in near]
+    for subject, _, object in RELATIONS:
+        if subject != object:
+            possible = sum(s != o for s in near[subject] for o in near[object])
+            assert possible, "the case shows nothing"
+    for (s, o), triplet in rows:
+        assert s != o
+        whole[(s, o, *triplet)] += 1
+        owners = [
+            (subject, object)
+            for subject, predicate, object in RELATIONS
+            if subject != object and [scene.labels[subject], predicate, scene.labels[object]] == triplet
+        ]
+        assert len(owners) == 1  # by construction of RELATIONS, the triplet tells the boxes
+        drawn[owners[0][0]].add(s)
+        drawn[owners[0][1]].add(o)
+    expected: Counter[tuple[int, ...]] = Counter()
+    for at, own in enumerate(drawn):
+        assert own <= near[at]
+        assert len(own) == min(4, len(near[at]))  # as many as there are, up to 4
+    for subject, predicate, object in RELATIONS:
+        if subject != object:
+            triplet = (scene.labels[subject], predicate, scene.labels[object])
+            expected.update((s, o, *triplet) for s in drawn[subject] for o in drawn[object] if s != o)
+    assert whole == expected
+    np.testing.assert_array_equal(found.boxes, detections.boxes)
+    np.testing.assert_array_equal(found.labels, detections.labels)
+    np.testing.assert_array_equal(found.scores, detections.scores)
+
+
+def test_proposals_are_drawn_evenly() -> None:
+    scene = scene_of([(0, 0, 3)])
+    detections = noisy(scene, copies=9, noise=3.0)
+    near = {i for i, b in enumerate(detections.boxes.tolist()) if plain_iou(b, scene.boxes[0].tolist(), 0.0) >= 0.5}
+    rounds = 600
+    seen: Counter[int] = Counter()
+    for seed in range(rounds):
+        pairs = proposal_boxes(scene, detections, np.random.default_rng(seed)).pairs
+        seen.update(set(pairs[:, 0].tolist()))
+    assert set(seen) == near
+    share = 4 / len(near)
+    deviation = (rounds * share * (1 - share)) ** 0.5
+    assert all(abs(count - rounds * share) < 4.5 * deviation for count in seen.values())
+
+
+def test_proposals_come_in_the_annotated_frame() -> None:
+    scene = scene_of([(0, 0, 3)])
+    half = Detections("a.jpg", scene.boxes / [4, 2, 4, 2], scene.labels, np.ones(4), size=(50.0, 50.0))
+    found = proposal_boxes(scene, half, np.random.default_rng(0))
+    np.testing.assert_allclose(found.boxes, scene.boxes)
+    assert found.pairs.tolist() == [[0, 3]]
+
+
+@pytest.mark.parametrize("relations", [[], RELATIONS])
+def test_no_detections_show_no_relations(relations: list[tuple[int, int, int]]) -> None:
+    nothing = Detections("a.jpg", np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), (7.0, 7.0))
+    rng = np.random.default_rng(0)
+    found = proposal_boxes(scene_of(relations), nothing, rng)
+    assert found.pairs.shape == (0, 2)
+    assert found.triplets.shape == (0, 3)
+    pairs, annotated = selection_pairs(found, rng)
+    assert (pairs.shape, annotated.shape) == ((0, 2), (0,))
+
+
+def test_no_relations_give_no_pairs_of_either_kind() -> None:
+    scene, rng = scene_of([]), np.random.default_rng(0)
+    for boxes in (true_boxes(scene), proposal_boxes(scene, noisy(scene, 2), rng)):
+        assert len(boxes.pairs) == len(boxes.triplets) == 0
+        assert len(selection_pairs(boxes, rng)[0]) == 0
+        n = len(boxes.boxes)
+        assert len(selection_pairs(boxes, rng, nulls=0)[0]) == n * (n - 1)  # all of them null
+
+
+def test_boxes_without_area_are_near_nothing() -> None:
+    boxes = np.array([[2.0, 2, 2, 2], [0, 0, 5, 5]])
+    scene = Scene("a", Path("a"), (9.0, 9.0), boxes, np.array([0, 1]), np.array([[0, 0, 1]]))
+    same = Detections("a", scene.boxes, scene.labels, np.ones(2))
+    assert len(proposal_boxes(scene, same, np.random.default_rng(0)).pairs) == 0
+
+
+def test_a_scene_without_boxes_is_no_obstacle() -> None:
+    empty = Scene("a", Path("a"), (9.0, 9.0), np.zeros((0, 4)), np.zeros(0, int), np.zeros((0, 3), int))
+    found = proposal_boxes(empty, noisy(scene_of([]), 1), np.random.default_rng(0))
+    assert len(found.boxes) == 9
+    assert len(found.pairs) == 0
+
+
+def five_boxes() -> Boxes:
+    pairs = np.array([[0, 1], [0, 1], [3, 2], [1, 0]])  # one pair twice: two predicates
+    return Boxes(np.zeros((5, 4)), np.zeros(5, np.int64), np.ones(5), pairs, np.zeros((4, 3), np.int64))
+
+
+@pytest.mark.parametrize(("nulls", "count"), [(1.0, 3), (2.0, 6), (0.5, 2), (0, 17), (100.0, 17)])
+def test_selection_takes_annotated_pairs_once_and_so_many_null_ones(nulls: float, count: int) -> None:
+    pairs, annotated = selection_pairs(five_boxes(), np.random.default_rng(0), nulls)
+    assert {tuple(p) for p in pairs[annotated].tolist()} == {(0, 1), (3, 2), (1, 0)}
+    null = [tuple(p) for p in pairs[~annotated].tolist()]
+    assert annotated.sum() == 3
+    assert len(null) == len(set(null)) == count
+    assert not set(null) & {(0, 1), (3, 2), (1, 0)}
+    assert all(s != o for s, o in null)
+
+
+def test_null_pairs_are_drawn_evenly() -> None:
+    rounds = 1200
+    seen: Counter[tuple[int, ...]] = Counter()
+    for seed in range(rounds):
+        pairs, annotated = selection_pairs(five_boxes(), np.random.default_rng(seed))
+        seen.update(tuple(p) for p in pairs[~annotated].tolist())
+    share = 3 / 17
+    deviation = (rounds * share * (1 - share)) ** 0.5
+    assert len(seen) == 17
+    assert all(abs(count - rounds * share) < 4.5 * deviation for count in seen.values())
+
+
+def test_one_seed_draws_the_same() -> None:
+    scene = scene_of(RELATIONS)
+    one, two, other = (proposal_boxes(scene, noisy(scene, 7), np.random.default_rng(s)).pairs for s in (1, 1, 2))
+    assert one.tolist() == two.tolist() != other.tolist()

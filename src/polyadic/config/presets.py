@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyadic.config.schema import Cache, Config, Data, Head, Pixels, Selection, Stage, Validation
+from polyadic.config.schema import Cache, Config, Data, Head, Pixels, Selection, Stage, Validation, World
 
 _SMALL = Stage(images=8, optimiser="adamw", rate=1e-3, decay=0.01, schedule="one-cycle")
 
@@ -15,19 +15,20 @@ PRESETS: dict[str, Config] = {
     "toy": Config(
         workers=0,
         data=Data(dataset="toy"),
+        world=World(train=1200),
         pixels=Pixels(
             backbone="test_byobnet",
             weights="random",
             strides=(4, 8),
             side=160,
             longest=160,
-            pool=3,
+            pool=4,
             spatial=128,
         ),
         head=Head(hidden=256, dropout=0.3),
         selector=Selection(hidden=128, dropout=0.2),
-        backbone=replace(_SMALL, epochs=3, rate=5e-3),
-        triplets=replace(_SMALL, epochs=8, images=16, rate=5e-3, decay=0.05),
+        backbone=replace(_SMALL, epochs=2, rate=5e-3),
+        triplets=replace(_SMALL, epochs=8, images=16, rate=4e-3, decay=0.05),
         selection=replace(_SMALL, epochs=4, images=16, rate=3e-3),
         validation=Validation(images=60),
         cache=Cache(gigabytes=4.0),

@@ -36,7 +36,7 @@ def save(model: RelationModel, folder: Path, about: Mapping[str, Any]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         config = model.config.to_json()
-hide_paths(config)
+        hide_paths(config)
         write_text(folder / "config.json", json.dumps(config, indent=1))
         write_text(folder / "vocabulary.json", model.vocabulary.to_json())
         write_text(folder / "versions.json", json.dumps(versions(), indent=1))

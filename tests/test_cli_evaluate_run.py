@@ -169,7 +169,6 @@ def test_detections_make_it_relationship_detection(command: Command, folder: Pat
     ("options", "message"),
     [
         (("--task", "relationship"), "--task relationship is on a detector's boxes: give them with --detections"),
-        (("--task", "predicate-classification"), "a run labels boxes itself"),
         (("--task", "phrase-classification", "--detections", "BOXES"), "on the true boxes: leave out --detections"),
         (("--k-unit", "predicate"), "a run counts triplets per pair of boxes"),
         (("--without", "prio"), "--without: expected prior, selected, geometry, got 'prio'; did you mean prior?"),
@@ -211,3 +210,11 @@ def test_what_is_no_run_is_refused_in_one_line(command: Command, tmp_path: Path)
     file.touch()
     assert "--dataset: which one was predicted" in command("evaluate", file).message
     assert "--without is for a run" in command("evaluate", file, "--dataset", "toy", "--without", "prior").message
+
+
+def test_predicate_classification_gives_the_run_the_true_labels(command: Command, folder: Path) -> None:
+    tasks = ("--task", "phrase-classification", "predicate-classification", "--k", "1", "--json")
+    value = json.loads(command("evaluate", folder / "toy", *tasks).out)
+    mine = [row for row in value["recalls"] if (row["what"], row["subset"], row["N"]) == ("predictions", "all", 100)]
+    best = {row["task"]: row["recall"] for row in mine}
+    assert best["predicate-classification"] > best["phrase-classification"]

@@ -204,3 +204,27 @@ def test_scores_know_their_boxes() -> None:
     given = detections(3).scores
     expected = [math.log(given[s] * given[o]) for s, o in scores.pairs.tolist()]
     assert scores.log_boxes.tolist() == pytest.approx(expected)
+
+
+def test_with_known_labels_only_predicates_compete() -> None:
+    model, size = model_of("evidence", **EXPONENTS), (100.0, 60.0)
+    found = detections(4)
+    scene = Scene("a.jpg", Path("a.jpg"), size, found.boxes, np.array([2, 0, 3, 1]), np.zeros((0, 3), np.int64))
+    scores = model.pairs_of(found)
+    predicted = model.predictions(scene, scores, top=100, parts=Parts(labels=True))
+    assert len(predicted) == 12 * 3  # each predicate of each pair
+    np.testing.assert_array_equal(scene.labels[predicted.pairs], predicted.triplets[:, ::2])
+    assert model.prior is not None
+    assert scores.geometry is not None
+    assert scores.log_selected is not None
+    joint = scores.cp.to(torch.float64).dense() * scores.geometry.to(torch.float64).dense()
+    place = {tuple(pair): at for at, pair in enumerate(scores.pairs.tolist())}
+    for pair, (s, p, o), score in zip(
+        predicted.pairs.tolist(), predicted.triplets.tolist(), predicted.scores, strict=True
+    ):
+        at = place[tuple(pair)]
+        conditional = joint[at, s, p, o] / joint[at, s, :, o].sum()
+        prior = 0.7 * float(model.prior.log_prob(torch.tensor([s, p, o])))
+        assert scores.log_boxes is not None
+        rest = prior + 1.3 * float(scores.log_selected[at]) + 0.4 * float(scores.log_boxes[at])
+        assert score == pytest.approx(math.log(conditional) + rest, abs=1e-4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -56,7 +56,7 @@ def evaluate_run(
     chosen: dict[Protocol, int | None] = {}
     if FREE in ks:
         scenes, source = _held_out(run, detections)
-        asked = [(protocol, parts) for protocol in protocols]
+        asked = [(protocol, _parts(protocol, parts)) for protocol in protocols]
         found = free_ks(run.model, scenes, source, run.regions, asked, run.config.workers, watcher, stop)
         chosen = dict(zip(protocols, found, strict=True))
         told = f"chosen on {len(scenes):,} validation images"
@@ -64,9 +64,9 @@ def evaluate_run(
     free = {protocol.change(k=k): k for protocol, k in chosen.items()}
     wanted = [each.change(k=chosen[each] if k == FREE else k) for each in protocols for k in ks]
     full = list(dict.fromkeys(wanted))
-    different = list(dict.fromkeys(protocol.k for protocol in full))
+    different = list(dict.fromkeys((protocol.k, _parts(protocol, parts)) for protocol in full))
     if save is not None and len(different) > 1:
-        several = ", ".join(str(k or "any") for k in different)
+        several = ", ".join(f"{k or 'any'}{' with labels' * own.labels}" for k, own in different)
         raise PolyadicError(f"--save keeps the predictions of one k, but here are k = {several}: give one with --k")
     train, why = _training_split(run)
     notes += why
@@ -77,7 +77,7 @@ def evaluate_run(
         run.data.scenes,
         BoxSource(detections),
         run.regions,
-        [(k, parts) for k in different],
+        different,
         max(max(protocol.tops) for protocol in full),
         run.config.workers,
         watcher,
@@ -86,8 +86,15 @@ def evaluate_run(
     if save is not None:
         write_jsonl(save, lists[0], run.data.vocabulary)
     results = [
-        compare(run.data, found, [each for each in full if each.k == k], train, detections, bootstrap)
-        for k, found in zip(different, lists, strict=True)
+        compare(
+            run.data,
+            found,
+            [each for each in full if (each.k, _parts(each, parts)) == setting],
+            train,
+            detections,
+            bootstrap,
+        )
+        for setting, found in zip(different, lists, strict=True)
     ]
     return RunScores(_joined(results, full), free, tuple(notes))
 
@@ -96,12 +103,16 @@ def detections_of(path: Path, run: Run) -> dict[str, Detections]:
     return {each.image: each for each in read_detections(path, run.data.vocabulary)}
 
 
+def _parts(protocol: Protocol, parts: Parts) -> Parts:
+    """With true labels, where the task gives them."""
+    return replace(parts, labels=protocol.task == "predicate-classification")
+
+
 def _check(protocol: Protocol, detected: bool) -> None:
-    if protocol.task == "predicate-classification":
-        raise PolyadicError("--task predicate-classification: a run labels boxes itself, and cannot be given labels")
-    if detected and protocol.task == "phrase-classification":
-        raise PolyadicError("--task phrase-classification is on the true boxes: leave out --detections")
-    if not detected and protocol.task != "phrase-classification":
+    true = protocol.task.endswith("classification")
+    if detected and true:
+        raise PolyadicError(f"--task {protocol.task} is on the true boxes: leave out --detections")
+    if not detected and not true:
         raise PolyadicError(f"--task {protocol.task} is on a detector's boxes: give them with --detections FILE")
     if protocol.k_unit == "predicate":
         raise PolyadicError("--k-unit predicate: a run counts triplets per pair of boxes, whose labels are its own")

@@ -45,6 +45,7 @@ class Parts:
     selected: bool = True
     prior: bool = True
     geometry: bool = True  # ours: the prior that knows the boxes
+    labels: bool = False  # the labels are given, and only predicates compete
 
 
 ALL = Parts()
@@ -131,10 +132,22 @@ class RelationModel(nn.Module):
             grown = self.geometry.weight(pair_geometry(inputs.boxes[s], inputs.boxes[o], inputs.frames[s]))
         return PairScores(inputs.boxes, inputs.pairs, cp, chosen, log_boxes, grown)
 
-    def rank(self, scores: PairScores, k: int | None = None, top: int = 100, parts: Parts = ALL) -> Relations:
-        """The image's best triplets under the config's exponents."""
+    def rank(
+        self,
+        scores: PairScores,
+        k: int | None = None,
+        top: int = 100,
+        parts: Parts = ALL,
+        labels: Int[Tensor, "B 2"] | None = None,
+    ) -> Relations:
+        """The image's best triplets under the config's exponents.
+
+        Where `labels` of subject and object are known, ψ_c becomes P(predicate | labels).
+        """
         weights = self.config.ranking
         cp = scores.cp if scores.geometry is None or not parts.geometry else scores.cp.product(scores.geometry)
+        if labels is not None and len(labels):
+            cp = cp.given(subject=labels[:, 0], object=labels[:, 1])
         dedup = None
         if weights.repeat < 1:
             dedup = Dedup(scores.boxes[scores.pairs], weights.repeat_iou, weights.repeat)
@@ -148,6 +161,7 @@ class RelationModel(nn.Module):
             prior_exponent=weights.prior,
             selected_exponent=weights.selected,
             boxes_exponent=weights.boxes,
+            labels=labels,
             dedup=dedup,
             vocabulary=self.vocabulary,
         )
@@ -207,8 +221,9 @@ class RelationModel(nn.Module):
     def predictions(
         self, scene: Scene, scores: PairScores, k: int | None = None, top: int = 100, parts: Parts = ALL
     ) -> Predictions:
-        """Ranked, as the evaluation takes them."""
-        found = self.rank(scores, k, top, parts).to("cpu")
+        """Ranked, as the evaluation takes them; the scene's labels are used where `parts` says so."""
+        labels = torch.from_numpy(scene.labels).to(scores.pairs.device)[scores.pairs] if parts.labels else None
+        found = self.rank(scores, k, top, parts, labels).to("cpu")
         pairs = scores.pairs.cpu()[found.pair]
         return Predictions(
             scene.name,

@@ -1,0 +1,372 @@
+"""Bad input to training: one line that says what, where and the cure; and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+from training_cases import Ended, Place, ask, detect, finish, log_of, same, tiny, write_detections
+
+from polyadic.cache import FeatureCache
+from polyadic.config import Config
+from polyadic.datasets.toy import World, write
+from polyadic.model import RelationModel
+from polyadic.scenes import Dataset
+from polyadic.training import Interrupted, Stop, data, pick_device, run_config, train
+from polyadic.training.record import Record
+from polyadic.vocabulary import PolyadicError
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads
+EVIDENCE = tiny(sources=("evidence",))  # a run of half a second
+
+
+def refused(match: str, config: Config, folder: Path, **more: Any) -> None:
+    with pytest.raises(PolyadicError, match=match) as caught:
+        train(config, folder, **more)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A run that stands in the second epoch of its first stage."""
+    stop = Stop()
+    with pytest.raises(Interrupted):
+        train(EVIDENCE, tmp_path / "run", watcher=_at("triplets 2/2, step 1", ask(stop)), stop=stop)
+    return tmp_path / "run"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return finish(EVIDENCE, tmp_path_factory.mktemp("whole") / "run")
+
+
+class _at(Place):  # noqa: N801
+    """Acts at the first moment of this name."""
+
+    def __init__(self, place: str, act: Callable[[], None]) -> None:
+        super().__init__()
+        self.place, self.then = place, act
+
+    def _see(self, what: str) -> None:
+        if what.startswith(self.place):
+            self.then()
+
+
+# the folder of a run
+
+
+@pytest.mark.parametrize("resume_first", [False, True])
+def test_a_run_is_never_overwritten(stopped: Path, resume_first: bool) -> None:
+    if resume_first:
+        train(EVIDENCE, stopped, resume=True)
+    before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+    refused("exists already: go on in it with --resume, or choose another", EVIDENCE, stopped)
+    assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
+
+
+def test_neither_is_any_other_folder_or_file(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
+    refused("exists already", EVIDENCE, tmp_path)
+    refused("exists already", EVIDENCE, tmp_path / "letter.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused(r"cannot write the run to .*file/run \(Not a directory\)", EVIDENCE, tmp_path / "file" / "run")
+
+
+def test_what_is_wrong_before_the_start_leaves_no_folder(tmp_path: Path) -> None:
+    refused("no stage has epochs", EVIDENCE.change(**{"triplets.epochs": 0, "selection.epochs": 0}), tmp_path / "run")
+    refused("proposals.* needs boxes", EVIDENCE.change(**{"proposals.epochs": 1}), tmp_path / "run")
+    refused(
+        "no file .*none.jsonl", EVIDENCE.change(**{"data.simulate": str(tmp_path / "none.jsonl")}), tmp_path / "run"
+    )
+    refused("coco: where is it", EVIDENCE.change(**{"data.dataset": "coco"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+@pytest.mark.parametrize("name", ["cuda", "gpu", ""])
+def test_a_device_that_is_not_there_is_one_line(tmp_path: Path, name: str) -> None:
+    refused(rf"^device '{name}' cannot be used here", EVIDENCE.change(device=name), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert pick_device("cpu") == torch.device("cpu")
+
+
+# resuming
+
+
+def test_resuming_with_another_config_names_the_key_and_both_values(stopped: Path) -> None:
+    refused(
+        r"was started with head.rank = 3, not 4: resume it as it was",
+        EVIDENCE.change(**{"head.rank": 4}),
+        stopped,
+        resume=True,
+    )
+    refused(r"started with seed = 0, not 7", EVIDENCE.change(seed=7), stopped, resume=True)
+    assert run_config(stopped) == EVIDENCE
+
+
+def test_resuming_what_is_no_run(tmp_path: Path) -> None:
+    refused("none is not a run: it has no config.json", EVIDENCE, tmp_path / "none", resume=True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_resuming_without_a_checkpoint_tells_the_cure(stopped: Path) -> None:
+    (stopped / "last.pt").unlink()
+    refused(r"no checkpoint .*last.pt.*remove it and start without --resume", EVIDENCE, stopped, resume=True)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, -1, -1000])
+def test_a_truncated_checkpoint_is_one_line_and_the_model_stays(stopped: Path, kept: int) -> None:
+    path = stopped / "last.pt"
+    path.write_bytes(path.read_bytes()[:kept])
+    refused(
+        r"last.pt cannot be read: it is damaged or cut off .*best model so far is in model/",
+        EVIDENCE,
+        stopped,
+        resume=True,
+    )
+    assert RelationModel.load(stopped).stages == ("triplets",)
+
+
+def test_a_file_that_is_no_checkpoint_is_one_line(stopped: Path) -> None:
+    for content in (b"hello", json.dumps({"position": {}}).encode()):
+        (stopped / "last.pt").write_bytes(content)
+        refused("last.pt cannot be read", EVIDENCE, stopped, resume=True)
+    torch.save({"position": {"step": 1}}, stopped / "last.pt")
+    refused("last.pt cannot be read", EVIDENCE, stopped, resume=True)
+
+
+def _relabelled(scenes: Dataset) -> Dataset:
+    """Boxes that no relation has, so that the triplets stay."""
+    changed = []
+    for scene in scenes:
+        labels = scene.labels.copy()
+        labels[np.setdiff1d(np.arange(len(labels)), scene.relations[:, ::2])] = 0
+        changed.append(replace(scene, labels=labels))
+    return replace(scenes, scenes=tuple(changed))
+
+
+def _moved(scenes: Dataset) -> Dataset:
+    return replace(scenes, scenes=(replace(scenes[0], boxes=scenes[0].boxes * 0.99), *scenes[1:]))
+
+
+@pytest.mark.parametrize("change", [_relabelled, _moved, lambda scenes: replace(scenes, scenes=scenes[:-1])])
+def test_resuming_on_other_data_is_refused(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Dataset], Dataset]
+) -> None:
+    load = data.load_split
+    monkeypatch.setattr(data, "load_split", lambda *given: change(load(*given)))
+    refused("was trained on other data than this toy", EVIDENCE, stopped, resume=True)
+
+
+@pytest.mark.parametrize("key", ["data.detections", "data.simulate"])
+def test_resuming_with_other_proposals_is_refused_wherever_the_file_is(tmp_path: Path, key: str) -> None:
+    found = detect(World(24, 0).dataset("train"))
+    one, copy = (str(write_detections(tmp_path / name, found)) for name in ("one.jsonl", "copy.jsonl"))
+    surer = [replace(each, scores=np.sqrt(each.scores)) for each in found]
+    other = str(write_detections(tmp_path / "other.jsonl", surer))
+    config, stop = EVIDENCE.change(**{"proposals.epochs": 1}), Stop()
+    watcher = _at("proposals 1/1, step 1", ask(stop))
+    with pytest.raises(Interrupted):
+        train(config.change(**{key: one}), tmp_path / "run", watcher=watcher, stop=stop)
+    refused("other data", config.change(**{key: other}), tmp_path / "run", resume=True)
+    moved = finish(config.change(**{key: copy}), tmp_path / "run", resume=True)
+    assert same(moved.model.state_dict(), finish(config.change(**{key: one}), tmp_path / "again").model.state_dict())
+
+
+# a full disk
+
+
+def full(*_: Any, **__: Any) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def full_for_torch(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed\nmore")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "act"),
+    [(torch, "save", full), (torch, "save", full_for_torch), (os, "fsync", full)],
+)
+def test_a_full_disk_during_a_checkpoint_leaves_the_one_before_and_the_model(
+    whole: Ended, stopped: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Any
+) -> None:
+    before = (stopped / "last.pt").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, act)
+        refused(r"cannot write a checkpoint .*one before is kept: free some space", EVIDENCE, stopped, resume=True)
+    assert (stopped / "last.pt").read_bytes() == before
+    assert not list(stopped.glob(".*.part"))
+    RelationModel.load(stopped)
+    assert same(train(EVIDENCE, stopped, resume=True).state_dict(), whole.model.state_dict())
+
+
+def test_a_full_disk_while_the_best_model_is_written_leaves_the_one_before(
+    whole: Ended, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (stopped / "model" / "model.safetensors").read_bytes()
+    replaced = os.replace
+
+    def no_room(source: Any, target: Any) -> None:
+        if str(target).endswith("model.safetensors"):
+            full()
+        replaced(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", no_room)
+        patch.setattr("polyadic.training.stages.recall", lambda *_: {"R@50": 99.0, "R@100": 99.0})
+        refused("cannot write the model to .*No space left", EVIDENCE, stopped, resume=True)
+    assert (stopped / "model" / "model.safetensors").read_bytes() == before
+    assert same(train(EVIDENCE, stopped, resume=True).state_dict(), whole.model.state_dict())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_during_the_log_is_one_line(stopped: Path, whole: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(self: Record, *given: Any) -> None:
+        start(self, *given)
+        with Path("/dev/full").open("w", encoding="utf-8") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
+
+    start = Record.__init__
+    with monkeypatch.context() as patch:
+        patch.setattr(Record, "__init__", no_room)
+        refused(r"cannot write to .*log.jsonl .*No space left", EVIDENCE, stopped, resume=True)
+    assert same(train(EVIDENCE, stopped, resume=True).state_dict(), whole.model.state_dict())
+
+
+def test_a_full_disk_during_the_cache_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, store = tiny(**{"selection.epochs": 0}), FeatureCache.store
+    calls: list[str] = []
+
+    def run_out(self: FeatureCache, key: str, tensors: Any) -> bool:
+        calls.append(key)
+        if len(calls) == 8:
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "write_bytes", full)
+                return store(self, key, tensors)
+        return store(self, key, tensors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FeatureCache, "store", run_out)
+        refused(r"FeatureCache: cannot write .*free some space.*earlier entries are kept", config, tmp_path / "run")
+    assert len(list((tmp_path / "features").rglob("*.safetensors"))) == 7
+    assert not list((tmp_path / "features").rglob("*.part"))
+    resumed = finish(config, tmp_path / "run", resume=True)
+    other = finish(config, tmp_path / "other")
+    assert same(resumed.result, other.result)
+
+
+# pictures and annotations
+
+
+def on_disk(folder: Path, change: Callable[[dict[str, Any]], None] = lambda file: None, scenes: int = 24) -> Config:
+    """The drawn world in files, with another train.json."""
+    write(World(scenes, 1), folder)
+    path = folder / "train.json"
+    file = json.loads(path.read_text(encoding="utf-8"))
+    change(file)
+    path.write_text(json.dumps(file), encoding="utf-8")
+    stages = {"triplets.epochs": 1, "selection.epochs": 1}
+    return tiny(**stages, **{"data.dataset": "coco", "data.root": str(folder)})
+
+
+@forks
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("gigabytes", [0.5, 0.0])
+def test_an_image_that_does_not_decode_is_named(tmp_path: Path, workers: int, gigabytes: float) -> None:
+    config = on_disk(tmp_path / "data").change(workers=workers, **{"cache.gigabytes": gigabytes})
+    bad = tmp_path / "data" / "images" / "train_000004.png"
+    bad.write_bytes(bad.read_bytes()[:200])
+    refused(r"^\S*train_000004.png is not a picture that can be read", config, tmp_path / "run")
+    bad.write_bytes(b"")
+    refused(r"^\S*train_000004.png is not a picture that can be read", config, tmp_path / "run", resume=True)
+
+
+def test_missing_pictures_are_refused_or_left_out_and_the_prior_counts_them_all(tmp_path: Path) -> None:
+    config = on_disk(tmp_path / "data")
+    for number in (3, 5, 8):
+        (tmp_path / "data" / "images" / f"train_{number:06}.png").unlink()
+    refused(r"coco fit: \d+ of 22 pictures are missing", config, tmp_path / "run")
+    run = finish(config.change(**{"data.pictures": "present"}), tmp_path / "run")
+    alone = finish(config.change(sources=("evidence",)), tmp_path / "alone")
+    assert torch.equal(run.model.prior.counts, alone.model.prior.counts)
+    assert sum("features, step" in seen for seen in run.watcher.seen) < 24
+
+
+def _few_boxes(file: dict[str, Any]) -> None:
+    """Image 1 has one box, image 2 none, image 3 boxes and no relations, image 5 boxes without area."""
+    kept = next(each["id"] for each in file["annotations"] if each["image_id"] == 1)
+    wanted = {1: {kept}, 2: set[int]()}
+    file["annotations"] = [x for x in file["annotations"] if x["id"] in wanted.get(x["image_id"], {x["id"]})]
+    file["rel_annotations"] = [x for x in file["rel_annotations"] if x["image_id"] not in (1, 2, 3)]
+    for each in file["annotations"]:
+        if each["image_id"] == 5:
+            each["bbox"][2:] = [0, 0]
+        if each["image_id"] == 6:
+            each["bbox"][3] = 0
+
+
+@pytest.mark.filterwarnings("ignore::polyadic.vocabulary.PolyadicWarning")
+@pytest.mark.parametrize("sources", [("pixels",), ("evidence",), ("pixels", "evidence")])
+def test_few_boxes_and_boxes_without_area_train_to_finite_weights(tmp_path: Path, sources: Any) -> None:
+    config = on_disk(tmp_path / "data", _few_boxes).change(
+        sources=sources, **{"boxes.epochs": 1, "boxes.rate": 0.01, "backbone.epochs": 1, "triplets.images": 1}
+    )
+    run = finish(config, tmp_path / "run")
+    assert all(x.isfinite().all() for x in run.model.state_dict().values())
+    assert all(math.isfinite(entry["loss"]) for entry in log_of(run.folder) if "loss" in entry)
+
+
+@pytest.mark.filterwarnings("ignore::polyadic.vocabulary.PolyadicWarning")
+def test_held_out_images_of_few_boxes_are_judged(tmp_path: Path) -> None:
+    def change(file: dict[str, Any]) -> None:
+        _few_boxes(file)
+        path.write_text(json.dumps(file), encoding="utf-8")
+
+    path = tmp_path / "validation.json"
+    config = on_disk(tmp_path / "data", change)
+    path.rename(tmp_path / "data" / "validation.json")
+    run = finish(config.change(sources=("pixels", "evidence")), tmp_path / "run")
+    epochs = [entry for entry in log_of(run.folder) if entry["event"] == "epoch"]
+    assert all(0 <= entry["recall"] <= 100 for entry in epochs)
+
+
+def test_no_relation_to_learn_from_is_one_line(tmp_path: Path) -> None:
+    config = on_disk(tmp_path / "data", lambda file: file["rel_annotations"].clear())
+    refused("coco fit: no image has a relation of two boxes to learn from", config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("held_out", ["nothing", "no relations"])
+def test_without_held_out_relations_the_last_epoch_is_kept(tmp_path: Path, held_out: str) -> None:
+    config = on_disk(tmp_path / "data", scenes=4 if held_out == "nothing" else 24)
+    if held_out == "no relations":
+        file = json.loads((tmp_path / "data" / "train.json").read_text(encoding="utf-8"))
+        file["rel_annotations"] = []
+        (tmp_path / "data" / "validation.json").write_text(json.dumps(file), encoding="utf-8")
+    stages = {f"{name}.epochs": 2 for name in ("boxes", "triplets", "selection")} | {"backbone.epochs": 2}
+    run = finish(config.change(**stages), tmp_path / "run")
+    epochs = [entry for entry in log_of(run.folder) if entry["event"] == "epoch"]
+    assert not any("recall" in entry or "loss" in entry for entry in epochs)
+    for stage, module in (("boxes", "geometry"), ("triplets", "head"), ("selection", "selector")):
+        last = run.kept.epochs[stage, 2]["modules"][module]
+        assert same(last, getattr(run.model, module).state_dict()), stage
+        assert not same(last, run.kept.epochs[stage, 1]["modules"][module])
+    assert any("nothing is held out" in seen for seen in run.watcher.seen)
+    assert re.search(r"triplets 2/2: nothing", " ".join(run.watcher.seen))
+    assert np.isfinite(run.model.prior.counts.double().numpy()).all()

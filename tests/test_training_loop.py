@@ -1,0 +1,213 @@
+"""One stage's loop: steps, clipping, schedules, optimisers, what stops it, and what its workers hand over."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from training_cases import finish, log_of, same, tiny
+
+from polyadic.config import Stage
+from polyadic.training import Silent, Stop, loop
+from polyadic.training.checkpoint import Position
+from polyadic.training.loading import load_batches
+from polyadic.training.record import Record
+from polyadic.vocabulary import PolyadicError
+
+forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads
+
+
+def test_a_step_is_clipped_by_the_total_norm(tmp_path: Path) -> None:
+    one = {"epochs": 1, "images": 100, "optimiser": "sgd", "momentum": 0.0, "schedule": "constant", "decay": 0.0}
+    stage = {f"triplets.{key}": value for key, value in one.items()} | {"triplets.rate": 0.5, "selection.epochs": 0}
+    moved = []
+    for clip in (0.01, 1e6):
+        config = tiny(sources=("evidence",), **stage, **{"triplets.clip": clip})
+        run = finish(config, tmp_path / str(clip))
+        before, after = run.kept.models[()], run.kept.models["triplets",]
+        weights = [name for name, _ in run.model.named_parameters()]
+        squares = [(after[name] - before[name]).double().square().sum() for name in weights]
+        moved.append(math.sqrt(sum(squares)) / 0.5)
+        (step,) = (entry for entry in log_of(run.folder) if entry["event"] == "step")
+        assert step["norm"] == pytest.approx(moved[-1] if clip == 1e6 else step["norm"], rel=1e-3)
+    assert moved[0] == pytest.approx(0.01, rel=1e-3)
+    assert moved[1] > 0.1
+
+
+def test_schedules_by_hand() -> None:
+    constant, cosine, cycle = (Stage(schedule=name) for name in ("constant", "cosine", "one-cycle"))
+    assert [loop.factor(constant, step, 7) for step in range(7)] == [1.0] * 7
+    half = [loop.factor(cosine, step, 6) for step in range(6)]
+    assert half == pytest.approx([1, (2 + 3**0.5) / 4, 0.75, 0.5, 0.25, (2 - 3**0.5) / 4])
+    assert [loop.factor(cycle, step, 20) for step in range(3)] == pytest.approx([1 / 3, 2 / 3, 1.0])
+
+
+@pytest.mark.parametrize("total", [1, 2, 9, 10, 37, 5000])
+def test_one_cycle_rises_for_a_tenth_to_the_rate_and_falls_to_nearly_nothing(total: int) -> None:
+    rates = [loop.factor(Stage(schedule="one-cycle"), step, total) for step in range(total)]
+    top = int(np.argmax(rates))
+    assert top == math.ceil(0.1 * total) if total > 2 else top <= 1
+    assert all(0 < rate <= 1 for rate in rates)
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert rates[-1] < 10 / total**2 or total <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
+)
+def test_optimisers_by_name(name: Any, kind: type[torch.optim.Optimizer]) -> None:
+    stage = Stage(optimiser=name, rate=0.03, momentum=0.7, decay=0.2)
+    made = loop.make_optimiser(stage, [nn.Parameter(torch.zeros(2))])
+    assert type(made) is kind
+    (group,) = made.param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.03, 0.2)
+    assert group.get("momentum", 0.7) == 0.7
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return 11
+
+    def __getitem__(self, at: int) -> int:
+        return at
+
+
+def run(folder: Path, loss: Any, stage: Stage, precision: torch.dtype = torch.float32) -> tuple[nn.Linear, list[str]]:
+    """A stage that fits a line; what was kept of it, in order."""
+    torch.manual_seed(0)
+    line, kept = nn.Linear(2, 1), []
+    folder.mkdir()
+    task = loop.Task(
+        "line",
+        stage,
+        {"line": line},
+        lambda epoch: Numbers(),
+        lambda batch: loss(line, batch),
+        lambda batch: [f"image {at}" for at in batch],
+        lambda: None,
+        lambda: {"score": 1.0},
+        "score",
+    )
+    record = Record(folder, Position())
+    runner = loop.Runner(
+        0,
+        torch.device("cpu"),
+        precision,
+        0,
+        record,
+        Silent(),
+        Stop(),
+        lambda numbers: kept.append("best"),
+        lambda position, held: kept.append(f"epoch {position.epoch}"),
+    )
+    try:
+        runner.run(task, Position(stage="line"), None)
+    finally:
+        record.close()
+    return line, kept
+
+
+def mean_square(line: nn.Linear, batch: list[int]) -> tuple[Tensor, int]:
+    x = torch.tensor([[at, 1.0] for at in batch])
+    return (line(x) - x[:, :1] * 2).square().mean(), len(batch)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda line, x: x * math.nan, "the loss is nan"),
+        (lambda line, x: x * math.inf, "the loss is inf"),
+        (lambda line, x: x * 0 + (line.weight * 0).sum().sqrt(), "the gradient is nan"),
+    ],
+)
+def test_what_is_not_finite_stops_the_run_and_names_stage_step_and_images(tmp_path: Path, bad: Any, said: str) -> None:
+    calls: list[list[int]] = []
+
+    def loss(line: nn.Linear, batch: list[int]) -> tuple[Tensor, int]:
+        calls.append(batch)
+        x, rows = mean_square(line, batch)
+        return (bad(line, x) if len(calls) == 4 else x), rows
+
+    with pytest.raises(PolyadicError) as caught:
+        run(tmp_path / "run", loss, Stage(epochs=2, images=5, rate=1e-3))
+    line = str(caught.value)
+    assert line.startswith("stage line, epoch 2, step 1, images ")
+    names = line[len("stage line, epoch 2, step 1, images ") :].partition(":")[0]
+    assert names == ", ".join(f"image {at}" for at in calls[3][:4]) + " and 1 more"
+    assert said in line
+    assert "lower learning rate" in line
+    assert "\n" not in line
+
+
+def test_scores_that_are_not_finite_name_their_images(tmp_path: Path) -> None:
+    with pytest.raises(PolyadicError, match=r"^stage triplets, epoch 1, step [23], images train_\d+.png, "):
+        finish(tiny(sources=("evidence",), **{"triplets.rate": 1e30}), tmp_path / "run")
+
+
+def test_a_step_without_pairs_changes_nothing_and_the_log_stays_json(tmp_path: Path) -> None:
+    def loss(line: nn.Linear, batch: list[int]) -> tuple[Tensor, int] | None:
+        return None if 3 in batch else mean_square(line, batch)
+
+    run(tmp_path / "run", loss, Stage(epochs=2, images=4, rate=1e-3))
+    steps = [entry for entry in log_of(tmp_path / "run") if entry["event"] == "step"]
+    assert len(steps) == 6
+    assert sum("norm" not in entry for entry in steps) == 2
+
+
+def test_the_loss_told_is_the_mean_over_the_rows_of_the_epoch_so_far(tmp_path: Path) -> None:
+    values: list[tuple[float, int]] = []
+
+    def loss(line: nn.Linear, batch: list[int]) -> tuple[Tensor, int]:
+        x, rows = mean_square(line, batch)
+        values.append((float(x.detach()), rows))
+        return x, rows
+
+    run(tmp_path / "run", loss, Stage(epochs=1, images=4, rate=1e-3))
+    told = [entry["loss"] for entry in log_of(tmp_path / "run") if entry["event"] == "step"]
+    assert [rows for _, rows in values] == [4, 4, 3]
+    total = np.cumsum([x * n for x, n in values]) / np.cumsum([n for _, n in values])
+    assert told == pytest.approx(total.tolist())
+
+
+def test_an_equal_score_is_no_better(tmp_path: Path) -> None:
+    _, kept = run(tmp_path / "run", mean_square, Stage(epochs=3, images=20, rate=1e-3))
+    assert kept == ["best", "epoch 1", "epoch 2", "epoch 3"]
+
+
+def test_sgd_steps_by_hand(tmp_path: Path) -> None:
+    """Full batches of a line, with momentum: v <- m v + g, w <- w - r v."""
+    line, _ = run(tmp_path / "run", mean_square, Stage(epochs=5, images=11, rate=1e-3, momentum=0.5, clip=1e9))
+    torch.manual_seed(0)
+    start = nn.Linear(2, 1)
+    w = np.array([*start.weight.detach().double().tolist()[0], start.bias.item()])
+    v, x = np.zeros(3), np.array([[at, 1.0, 1.0] for at in range(11)])
+    for _ in range(5):
+        v = 0.5 * v + 2 * x.T @ (x @ w - 2 * x[:, 0]) / 11
+        w = w - 1e-3 * v
+    got = [*line.weight.detach().tolist()[0], line.bias.item()]
+    assert got == pytest.approx(w.tolist(), rel=1e-4)
+
+
+@forks
+def test_batches_of_many_tensors_need_few_open_files() -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    many = _Many()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        got = list(load_batches(many, [list(range(at, at + 40)) for at in range(0, 160, 40)], 2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert same(got, [[many[i] for i in range(at, at + 40)] for at in range(0, 160, 40)])
+
+
+class _Many(torch.utils.data.Dataset[Any]):
+    def __getitem__(self, at: int) -> tuple[list[Tensor], Tensor, np.ndarray, str]:
+        return [torch.full((3, 2), float(at + i)) for i in range(9)], torch.arange(at % 3), np.eye(2), f"{at}"

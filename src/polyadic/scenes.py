@@ -80,6 +80,10 @@ class Scene:
 
     def digest(self) -> str:
         """SHA-256 of the picture: of the file's bytes, or of the size and RGB pixels of one that is drawn."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         if self.source is None:
             try:
                 return hashlib.sha256(self.image.read_bytes()).hexdigest()

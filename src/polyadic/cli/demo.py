@@ -21,7 +21,7 @@ def command(
 
     start = time.monotonic()
     typer.echo(
-        "A drawn world: 800 pictures to learn from, 200 to be tested on; 20 kinds of objects, 12 predicates.\n"
+        "A drawn world: 1,200 pictures to learn from, 200 to be tested on; 20 kinds of objects, 12 predicates.\n"
         "The round thing is a pumpkin, a wheel or a buoy, after a theme that only the tint of the background\n"
         "hints at: so subject, predicate and object go together, and a pair needs a joint distribution.\n"
     )
@@ -50,8 +50,11 @@ def command(
         typer.echo(f"{what + ':':9} {where}")
     typer.echo(f"{time.monotonic() - start:,.0f} seconds. Next:")
     for line in (
-        f"  polyadic evaluate {run} --k 1 10 free          # this model, in detail",
-        "  polyadic data draw --out world                      # the same pictures as files, in the format of own data",
-        "  polyadic train vrd --data data/vrd --out runs/vrd   # the paper's model on VRD (polyadic data fetch vrd)",
+        f"  polyadic evaluate {run} --k 1 10 free",
+        "      # this model, in detail",
+        "  polyadic data draw --out world",
+        "      # the same pictures as files, in the format of own data: polyadic train then takes yours",
+        "  polyadic data fetch vrd --root data/vrd && polyadic train vrd --data data/vrd --out runs/vrd",
+        "      # the paper's model on VRD; a GPU helps",
     ):
         typer.echo(line)

@@ -31,9 +31,9 @@ from polyadic.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-RANKS = (1, 2, 3, 5)
+RANKS = (1, 3, 5)
 TRUTH = "the exact truth"
-SHOWN = 6  # triplets beside a picture
+SHOWN = 10  # triplets beside a picture
 SCENES = 6  # pictures
 
 

@@ -65,18 +65,18 @@ class Line:
 
 
 def table4(ablation: Ablation) -> list[Line]:
-    """The ranks plain, the last one with each part added; then the count table and the ceiling."""
+    """The ranks plain, the first and the last one with each part added; then the count table and the ceiling."""
     dataset = ablation.rows[0].dataset
     mine = [row for row in ablation.rows if row.what == MODEL]
     lines = [
         _line(dataset, f"Rank-{rank}", (r for r in mine if (r.rank, r.parts) == (rank, "psi_c")))
         for rank in ablation.ranks
     ]
-    last = ablation.ranks[-1]
-    for parts, words in _ADDED.items():
-        rows = [row for row in mine if (row.rank, row.parts) == (last, parts)]
-        if rows:
-            lines.append(_line(dataset, f"Rank-{last} {words}", rows))
+    for rank in dict.fromkeys((ablation.ranks[0], ablation.ranks[-1])):
+        for parts, words in _ADDED.items():
+            rows = [row for row in mine if (row.rank, row.parts) == (rank, parts)]
+            if rows:
+                lines.append(_line(dataset, f"Rank-{rank} {words}", rows))
     others = [row for row in ablation.rows if row.what != MODEL]
     names = dict.fromkeys(row.what for row in others)
     return lines + [_line(dataset, what, (row for row in others if row.what == what)) for what in names]

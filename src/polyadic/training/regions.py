@@ -19,7 +19,7 @@ from polyadic.model import pool_regions, union_rows
 from polyadic.scenes import Scene
 from polyadic.training.loading import load_batches
 from polyadic.training.watch import Stop, Watcher
-from polyadic.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.vocabulary import PolyadicWarning
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +98,7 @@ def fill(
     present = sum(regions.cache.has(regions.key(s, b)) for s, b, k in zip(scenes, boxes, known, strict=True) if k)
     if present == len(scenes):
         return
-    watcher.say(announce(len(scenes), per_image, regions.cache, present))
-    missing = _Missing(regions, scenes, boxes)
+    missing, told = _Missing(regions, scenes, boxes), False
     watcher.begin("features", len(scenes))
     for at, ((picture_digest, picture),) in enumerate(
         load_batches(missing, [[i] for i in range(len(scenes))], workers)
@@ -108,6 +107,9 @@ def fill(
         scene = scenes[at]
         regions.digests[scene.name] = picture_digest
         if picture is not None and not regions.full:
+            if not told:
+                watcher.say(announce(len(scenes), per_image, regions.cache, max(present, at)))
+                told = True
             inside, unions = regions.compute(backbone, picture, boxes[at], scene)
             stored = regions.cache.store(regions.key(scene, boxes[at]), {"regions": inside, "unions": unions})
             regions.full = not stored
@@ -120,9 +122,3 @@ def fill(
             PolyadicWarning,
             stacklevel=2,
         )
-
-
-def require_pictures(scenes: Sequence[Scene]) -> None:
-    for scene in scenes:
-        if not scene.has_picture():
-            raise PolyadicError(f"no picture {scene.image} of {scene.name}")

@@ -3,8 +3,8 @@ BIN := .venv/bin
 
 .PHONY: demo test check venv format lock clean
 
-demo: venv  ## the main job on built-in data, in seconds
-	@$(BIN)/python examples/demo.py
+demo: venv  ## the main job on drawn scenes: train, evaluate, draw; some minutes
+	@$(BIN)/polyadic demo
 
 test: check  ## everything that CI runs
 	$(BIN)/python -m pytest

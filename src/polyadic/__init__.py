@@ -7,6 +7,8 @@
     files ─► load_dataset ─► Scenes ┐
     anybody's Predictions ──────────┴─ evaluate ──► recall under a named Protocol
 
+    Scenes ─► train(Config) ─► RelationModel ─► predict ─► Relations
+
 Names are loaded on first use: `import polyadic` itself imports no torch.
 """
 
@@ -17,20 +19,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from polyadic.boxes import box_iou
+    from polyadic.config import Config, load_config
     from polyadic.cp import CPTensor, Mixture
     from polyadic.datasets import load_dataset
     from polyadic.evaluation import Protocol, evaluate, get_protocol
+    from polyadic.model import RelationModel
     from polyadic.predictions import read_predictions, write_jsonl
     from polyadic.prior import TripletPrior
     from polyadic.ranking import Dedup, rank_relations
     from polyadic.scenes import Dataset, Detections, Predictions, Scene
     from polyadic.structures import Relation, Relations, SparsePrior
+    from polyadic.training import train
     from polyadic.vocabulary import PolyadicError, Vocabulary
 
 __version__ = "0.1.0"
 
 _HOME = {
     "CPTensor": "cp",
+    "Config": "config",
     "Dataset": "scenes",
     "Dedup": "ranking",
     "Detections": "scenes",
@@ -39,6 +45,7 @@ _HOME = {
     "Predictions": "scenes",
     "Protocol": "evaluation",
     "Relation": "structures",
+    "RelationModel": "model",
     "Relations": "structures",
     "Scene": "scenes",
     "SparsePrior": "structures",
@@ -47,14 +54,17 @@ _HOME = {
     "box_iou": "boxes",
     "evaluate": "evaluation",
     "get_protocol": "evaluation",
+    "load_config": "config",
     "load_dataset": "datasets",
     "rank_relations": "ranking",
     "read_predictions": "predictions",
+    "train": "training",
     "write_jsonl": "predictions",
 }
 
 __all__ = [
     "CPTensor",
+    "Config",
     "Dataset",
     "Dedup",
     "Detections",
@@ -63,6 +73,7 @@ __all__ = [
     "Predictions",
     "Protocol",
     "Relation",
+    "RelationModel",
     "Relations",
     "Scene",
     "SparsePrior",
@@ -71,9 +82,11 @@ __all__ = [
     "box_iou",
     "evaluate",
     "get_protocol",
+    "load_config",
     "load_dataset",
     "rank_relations",
     "read_predictions",
+    "train",
     "write_jsonl",
 ]
 

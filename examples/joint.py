@@ -1,6 +1,6 @@
 """A person and a horse in one picture: why a box pair needs a joint distribution of triplets, and their ranking.
 
-make demo
+python examples/joint.py
 """
 
 from __future__ import annotations

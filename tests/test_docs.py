@@ -105,6 +105,26 @@ def test_the_readme_quotes_the_results_on_lu_s_predictions() -> None:
         assert f"| {what}, any k and N | {r} | {r} | {p} | {p} |" in text
 
 
+def test_the_readme_quotes_the_ablation_of_the_drawn_world() -> None:
+    text = (ROOT / "README.md").read_text()
+    with (ROOT / "results" / "toy.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["what"] == "model"]
+    lines = [(f"Rank-{rank}", str(rank), "psi_c") for rank in (1, 2, 3, 4, 5)]
+    for rank in ("1", "5"):
+        lines.append((f"Rank-{rank} w/ X_sel", rank, "psi_c + selected"))
+        lines.append((f"Rank-{rank} w/ X_sel & prior", rank, "psi_c + selected + prior"))
+    for label, rank, parts in lines:
+        mine = [row for row in rows if (row["rank"], row["parts"]) == (rank, parts)]
+        cells = []
+        for k, n in (("free", "50"), ("free", "100"), ("1", "50"), ("1", "100")):
+            found = [float(row["recall"]) for row in mine if (row["k"], row["N"]) == (k, n)]
+            assert len(found) == 3
+            cells.append(f"{statistics.fmean(found):.1f} ± {statistics.stdev(found):.1f}")
+        loss = statistics.fmean({row["seed"]: float(row["loss"]) for row in mine}.values())
+        quoted = f"| {label} | {' | '.join(cells)} | {loss:.2f} |"
+        assert quoted in text, quoted
+
+
 def test_the_readme_quotes_the_benchmark_of_evaluation() -> None:
     text = " ".join((ROOT / "README.md").read_text().split())
     with (ROOT / "results" / "evaluation.csv").open() as file:

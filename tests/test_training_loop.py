@@ -146,6 +146,15 @@ def test_what_is_not_finite_stops_the_run_and_names_stage_step_and_images(tmp_pa
     assert "\n" not in line
 
 
+def test_in_float16_a_gradient_that_is_never_finite_stops_the_run(tmp_path: Path) -> None:
+    def bad(line: nn.Linear, batch: list[int]) -> tuple[Tensor, int]:
+        x, rows = mean_square(line, batch)
+        return x + (line.weight * 0).sum().sqrt(), rows
+
+    with pytest.raises(PolyadicError, match=r"^stage line, epoch 3, .*no gradient is finite in float16"):
+        run(tmp_path / "run", bad, Stage(epochs=9, images=1, rate=1e-3), torch.float16)
+
+
 def test_scores_that_are_not_finite_name_their_images(tmp_path: Path) -> None:
     with pytest.raises(PolyadicError, match=r"^stage triplets, epoch 1, step [23], images train_\d+.png, "):
         finish(tiny(sources=("evidence",), **{"triplets.rate": 1e30}), tmp_path / "run")

@@ -25,6 +25,7 @@ from polyadic.training.watch import Interrupted, Stop, Watcher
 from polyadic.vocabulary import PolyadicError
 
 MINUTES = 10  # between checkpoints inside an epoch
+_LEAST_SCALE = 2.0**-16  # of the loss in float16, halved at each gradient that is not finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +137,8 @@ class Runner:
                     raise PolyadicError(f"{_where(task, position, batch)}: the gradient is {norm}; {_CURE}")
                 scaler.step(optimiser)
                 scaler.update()
+                if scaler.is_enabled() and scaler.get_scale() < _LEAST_SCALE:  # each step was skipped
+                    raise PolyadicError(f"{_where(task, position, batch)}: no gradient is finite in float16; {_CURE}")
                 position.rows, position.loss = position.rows + rows, position.loss + value * rows
             position.step += 1
             position.total += 1

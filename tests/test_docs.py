@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from polyadic.cli import main
+from polyadic.datasets.toy import World
+from polyadic.experiments.demo import truth_rows
 
 ROOT = Path(__file__).parents[1]
 
@@ -105,7 +107,7 @@ def test_the_readme_quotes_the_results_on_lu_s_predictions() -> None:
         assert f"| {what}, any k and N | {r} | {r} | {p} | {p} |" in text
 
 
-def test_the_readme_quotes_the_ablation_of_the_drawn_world() -> None:
+def test_the_readme_quotes_the_ablation_of_the_drawn_world(unchecked: None) -> None:
     text = (ROOT / "README.md").read_text()
     with (ROOT / "results" / "toy.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["what"] == "model"]
@@ -123,6 +125,8 @@ def test_the_readme_quotes_the_ablation_of_the_drawn_world() -> None:
         loss = statistics.fmean({row["seed"]: float(row["loss"]) for row in mine}.values())
         quoted = f"| {label} | {' | '.join(cells)} | {loss:.2f} |"
         assert quoted in text, quoted
+    exact = [f"{row.recall:.1f}" for row in truth_rows(World().dataset("test").scenes)]
+    assert f"| the exact truth | {' | '.join(exact)} | |" in text
 
 
 def test_the_readme_quotes_the_benchmark_of_evaluation() -> None:

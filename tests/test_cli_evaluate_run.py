@@ -100,7 +100,8 @@ def test_free_k_is_the_best_k_of_the_validation_images(command: Command, folder:
     best = next(k for k in FREE_K if score[k] == max(score.values()))
     assert max(score.values()) > min(score.values())
     assert value["free_k"] == {"lu2016 phrase-classification": best or "any"}
-    assert f"free k = {best or 'any'}, chosen on 2 validation images" in value["notes"][0]
+    assert "this model is told their labels" in value["notes"][0]
+    assert f"free k = {best or 'any'}, chosen on 2 validation images" in value["notes"][1]
     assert {row["k"] for row in value["recalls"] if row["what"] == "predictions"} == {best}
 
 

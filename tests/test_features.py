@@ -132,13 +132,13 @@ def test_the_fingerprint_follows_all_that_features_depend_on() -> None:
     [
         ((160, 128), (80, 64)),
         ((128, 160), (64, 80)),
-        ((400, 100), (80, 20)),
+        ((400, 100), (80, 16)),
         ((20, 16), (80, 64)),
         ((900, 2), (80, 16)),
     ],
 )
 def test_pictures_are_scaled_to_the_sides(size: tuple[int, int], expected: tuple[int, int]) -> None:
-    """The shorter to 64, the longer to at most 80; nothing is thinner than the largest stride."""
+    """The shorter to 64, the longer to at most 80, both to multiples of the largest stride, which is 16."""
     found = prepare_picture(Image.new("L", size, 77), TINY)
     assert found.shape == (3, expected[1], expected[0])
     assert found.eq(77).all()

@@ -139,7 +139,7 @@ def test_a_scene_without_boxes_is_no_obstacle() -> None:
 
 def five_boxes() -> Boxes:
     pairs = np.array([[0, 1], [0, 1], [3, 2], [1, 0]])  # one pair twice: two predicates
-    return Boxes(np.zeros((5, 4)), np.zeros(5, np.int64), np.ones(5), pairs, np.zeros((4, 3), np.int64))
+    return Boxes(np.zeros((5, 4)), np.zeros(5, np.int64), np.ones(5), pairs, np.zeros((4, 3), np.int64), pairs)
 
 
 @pytest.mark.parametrize(("nulls", "count"), [(1.0, 3), (2.0, 6), (0.5, 2), (0, 17), (100.0, 17)])
@@ -169,3 +169,15 @@ def test_one_seed_draws_the_same() -> None:
     scene = scene_of(RELATIONS)
     one, two, other = (proposal_boxes(scene, noisy(scene, 7), np.random.default_rng(s)).pairs for s in (1, 1, 2))
     assert one.tolist() == two.tolist() != other.tolist()
+
+
+def test_pairs_on_an_annotated_one_are_no_null_pairs() -> None:
+    """Of 7 copies of each box 4 are drawn; the others show the relation as well, and must not teach the contrary."""
+    scene = scene_of([(0, 1, 1)])
+    copies = Detections(scene.name, np.repeat(scene.boxes[:2], 7, 0), np.zeros(14, np.int64), np.ones(14), scene.frame)
+    boxes = proposal_boxes(scene, copies, np.random.default_rng(0))
+    assert len(boxes.pairs) == 16
+    pairs, annotated = selection_pairs(boxes, np.random.default_rng(0), nulls=0)
+    null = pairs[~annotated]
+    assert len(null) == 14 * 13 - 7 * 7
+    assert not ((null[:, 0] < 7) & (null[:, 1] >= 7)).any()

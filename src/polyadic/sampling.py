@@ -25,6 +25,7 @@ class Boxes:
     scores: Float[np.ndarray, " N"]
     pairs: Int[np.ndarray, "M 2"]  # one row per relation and pair of boxes that show it
     triplets: Int[np.ndarray, "M 3"]
+    shown: Int[np.ndarray, "K 2"]  # pairs that lie on an annotated one, `pairs` included: they are no null pairs
 
     def annotated(self) -> Bool[np.ndarray, "N N"]:
         """Whether an ordered pair is annotated."""
@@ -37,7 +38,7 @@ def true_boxes(scene: Scene) -> Boxes:
     """Stage 1. A relation of a box with itself is left out: there is no such pair."""
     keep = scene.relations[:, 0] != scene.relations[:, 2]
     pairs = scene.relations[keep][:, ::2]
-    return Boxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), pairs, scene.triplets[keep])
+    return Boxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), pairs, scene.triplets[keep], pairs)
 
 
 def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generator) -> Boxes:
@@ -47,15 +48,16 @@ def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generato
         boxes = scale_boxes(boxes, detections.size, scene.frame)
     near = _iou(boxes, scene.boxes) >= IOU  # [detections, true boxes]
     drawn = [rng.permutation(np.flatnonzero(column))[:MOST] for column in near.T]
-    pairs, triplets = [np.zeros((0, 2), np.int64)], [np.zeros((0, 3), np.int64)]
+    pairs, triplets, shown = [np.zeros((0, 2), np.int64)], [np.zeros((0, 3), np.int64)], [np.zeros((0, 2), np.int64)]
     for (subject, _, object), triplet in zip(scene.relations, scene.triplets, strict=True):
         if subject == object:
             continue
-        both = np.stack(np.meshgrid(drawn[subject], drawn[object], indexing="ij"), -1).reshape(-1, 2)
-        both = both[both[:, 0] != both[:, 1]]
+        both = _combinations(drawn[subject], drawn[object])
+        shown.append(_combinations(np.flatnonzero(near[:, subject]), np.flatnonzero(near[:, object])))
         pairs.append(both)
         triplets.append(np.repeat(triplet[None], len(both), 0))
-    return Boxes(boxes, detections.labels, detections.scores, np.concatenate(pairs), np.concatenate(triplets))
+    known = np.concatenate(pairs), np.concatenate(triplets), np.concatenate(shown)
+    return Boxes(boxes, detections.labels, detections.scores, *known)
 
 
 def selection_pairs(
@@ -63,13 +65,20 @@ def selection_pairs(
 ) -> tuple[Int[np.ndarray, "M 2"], Bool[np.ndarray, " M"]]:
     """Stage 2: the annotated pairs, once each, and `nulls` times as many others (0: all others); which is which."""
     annotated = boxes.annotated()
-    other = ~annotated & ~np.eye(len(annotated), dtype=bool)
+    other = ~np.eye(len(annotated), dtype=bool)
+    other[boxes.shown[:, 0], boxes.shown[:, 1]] = False
     positive, negative = np.argwhere(annotated), np.argwhere(other)
     if nulls:
         count = min(len(negative), round(nulls * len(positive)))
         negative = negative[np.sort(rng.permutation(len(negative))[:count])]
     chosen = np.repeat([True, False], [len(positive), len(negative)])
     return np.concatenate([positive, negative]), chosen
+
+
+def _combinations(subjects: Int[np.ndarray, " S"], objects: Int[np.ndarray, " O"]) -> Int[np.ndarray, "_ 2"]:
+    both: np.ndarray = np.stack(np.meshgrid(subjects, objects, indexing="ij"), -1).reshape(-1, 2)
+    different: np.ndarray = both[both[:, 0] != both[:, 1]]
+    return different
 
 
 def _iou(a: Float[np.ndarray, "N 4"], b: Float[np.ndarray, "M 4"]) -> Float[np.ndarray, "N M"]:

@@ -91,6 +91,8 @@ def ablate(
         raise PolyadicError(f"ablate: {test.name} has no validation images with relations, on which k is chosen")
     protocol = _protocol(config.data.dataset)
     rows = list(_baselines(config, test, protocol))
+    if "evidence" in config.sources:
+        watcher.say("true boxes are given with their labels (sources has evidence): not comparable with pixels alone")
     for seed in numbers:
         base = _shared_backbone(config.change(seed=seed), out, watcher, stop)
         for rank in ranks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,7 @@ from polyadic.comparison import Comparison, compare
 from polyadic.evaluation import Protocol
 from polyadic.experiments.predicting import free_ks, predict_split
 from polyadic.experiments.runs import Run
-from polyadic.model import ALL, Parts
+from polyadic.model import ALL, Parts, RelationModel
 from polyadic.predictions import read_detections, write_jsonl
 from polyadic.scenes import Dataset, Detections, Scene
 from polyadic.training import Stop, Watcher
@@ -52,7 +52,7 @@ def evaluate_run(
         _check(protocol, detections is not None)
     if save is not None and save.expanduser().exists():
         raise PolyadicError(f"--save: {save} exists already; choose another name")
-    notes: list[str] = []
+    notes = list(told_of(run.model, true=detections is None))
     chosen: dict[Protocol, int | None] = {}
     if FREE in ks:
         scenes, source = _held_out(run, detections)
@@ -97,6 +97,19 @@ def evaluate_run(
         for setting, found in zip(different, lists, strict=True)
     ]
     return RunScores(_joined(results, full), free, tuple(notes))
+
+
+def told_of(model: RelationModel, true: bool) -> Iterator[str]:
+    """What must be said beside the numbers of a model that reads labels, on true boxes or on a detector's."""
+    if "evidence" not in model.config.sources:
+        return
+    if true:
+        yield (
+            "on true boxes this model is told their labels (sources has evidence): not comparable with models that "
+            "see pixels alone"
+        )
+    elif "proposals" not in model.stages:
+        yield "this model learned from true boxes and labels; the stage [proposals] would teach it how detectors err"
 
 
 def detections_of(path: Path, run: Run) -> dict[str, Detections]:

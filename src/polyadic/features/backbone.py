@@ -23,7 +23,7 @@ from polyadic.vocabulary import PolyadicError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-VERSION = "1"  # of the numbers that this file computes; part of a cache's key
+VERSION = "2"  # of the numbers that this file computes; part of a cache's key
 _REGIONS = 512  # pooled at once
 
 # what the weights were trained with, where timm's own numbers differ: (x - 127) / 128
@@ -107,13 +107,17 @@ class Backbone(nn.Module):
 
 
 def prepare_picture(image: Image, pixels: Pixels) -> UInt8[Tensor, "3 H W"]:
-    """Scaled so that the shorter side is `side` and the longer one at most `longest`."""
+    """Scaled so that the shorter side is about `side` and the longer one at most about `longest`.
+
+    Sides are multiples of the largest stride, so that a feature map covers just the picture and boxes fall where they
+    belong.
+    """
     from PIL.Image import Resampling
 
     width, height = image.size
     scale = min(pixels.side / min(width, height), pixels.longest / max(width, height))
-    least = max(pixels.strides)  # a thinner picture has no feature map
-    size = max(least, round(width * scale)), max(least, round(height * scale))
+    cell = max(pixels.strides)
+    size = max(1, round(width * scale / cell)) * cell, max(1, round(height * scale / cell)) * cell
     if size != image.size:
         image = image.resize(size, Resampling.BILINEAR)
     return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()

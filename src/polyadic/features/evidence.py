@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm
 
 from polyadic.boxes import GEOMETRY, box_iou, pair_geometry
 from polyadic.config import Evidence
@@ -66,15 +65,39 @@ def pair_evidence(
     return torch.cat([geometry, torch.stack(columns, 1)], 1)
 
 
+# Usual value and spread of each number. Fixed, not learned: true boxes all have the score 1, from which the spread of a
+# detector's scores cannot be told.
+_BOX_COLUMNS = [
+    *[(0.8, 0.3), (0.5, 0.8)],  # score, logit
+    *[(0.2, 0.3), (0.2, 0.3), (0.1, 0.3)],  # rival's overlap and score, overlap with a surer one
+    *[(2.0, 0.7), (0.5, 0.7)],  # log numbers of boxes
+    *[(-3.0, 1.5), (0.0, 0.7), (0.5, 0.3), (0.5, 0.3)],  # log area, log aspect, centre
+]
+_PAIR_COLUMNS = [
+    *[(0.2, 0.3), (0.2, 0.3), (0.8, 0.3), (0.8, 0.3)] * 2,  # both boxes in their union
+    *[(0.0, 1.0)] * 6,  # log ratios, offsets
+    *[(0.3, 0.3), (0.3, 0.3), (0.1, 0.2)],  # overlaps
+    *[(-3.0, 1.5), (-3.0, 1.5), (0.4, 0.3)],  # areas
+    *[(0.5, 0.3)] * 4,  # centres
+    *[(0.3, 0.2), (-1.5, 0.8)],  # distance, its log
+    *[(1.0, 0.7)] * 2,  # neighbourhood
+    *[(0.5, 0.7)] * 2,  # nearer ones of the label
+]
+
+
 class EvidenceFeature(nn.Module):
     """Embedded labels and numbers: features of boxes and of pairs."""
+
+    box_scale: Tensor
+    pair_scale: Tensor
 
     def __init__(self, evidence: Evidence, classes: int) -> None:
         super().__init__()
         self.subject = nn.Embedding(classes + 1, evidence.embedding)
         self.object = nn.Embedding(classes + 1, evidence.embedding)
         self.rival = nn.Embedding(classes + 1, 24)
-        self.box_norm, self.pair_norm = nn.BatchNorm1d(BOX), nn.BatchNorm1d(PAIR)
+        for name, columns in (("box_scale", _BOX_COLUMNS), ("pair_scale", _PAIR_COLUMNS)):
+            self.register_buffer(name, torch.tensor(columns).T.contiguous(), persistent=False)  # [2, columns]
         self.geometry = nn.Sequential(nn.Linear(PAIR, evidence.geometry), nn.ReLU())
         self.box = evidence.embedding + 24 + BOX
         self.pair = 2 * self.box + evidence.geometry
@@ -87,15 +110,10 @@ class EvidenceFeature(nn.Module):
         pairs: Int[Tensor, "B 2"],
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:
         own, rival = (labels + 1).unbind(-1)  # 0: none
-        rest = torch.cat([self.rival(rival), _normalised(self.box_norm, box_numbers)], -1)
+        rest = torch.cat([self.rival(rival), (box_numbers - self.box_scale[0]) / self.box_scale[1]], -1)
         subject, object = torch.cat([self.subject(own), rest], -1), torch.cat([self.object(own), rest], -1)
         s, o = pairs.unbind(-1)
-        pair = torch.cat([subject[s], object[o], self.geometry(_normalised(self.pair_norm, pair_numbers))], -1)
+        pair = torch.cat(
+            [subject[s], object[o], self.geometry((pair_numbers - self.pair_scale[0]) / self.pair_scale[1])], -1
+        )
         return subject, object, pair
-
-
-def _normalised(norm: nn.BatchNorm1d, x: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
-    """A single row has no variance of its own: the statistics so far serve."""
-    own = norm.training and len(x) > 1
-    mean, var = norm.running_mean, norm.running_var
-    return norm(x) if own else batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)

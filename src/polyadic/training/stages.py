@@ -151,7 +151,9 @@ def _pairs(trainer: Trainer, name: str, source: BoxSource, fresh: bool) -> Task:
     reduction = model.features.reduction
     unfitted = fresh and not {"triplets", "proposals"} & set(model.stages)
     if unfitted and reduction is not None and config.pixels.reduce:
-        reduction.fit(trainer.region_sample(source))
+        sample = trainer.region_sample(source)
+        torch.manual_seed(config.seed)  # whatever was drawn before, with a cache or without
+        reduction.fit(sample)
     modules: dict[str, nn.Module] = {"features": model.features, "head": model.head}
     if selecting:
         modules = {"selector": model.selector}

@@ -68,7 +68,7 @@ def recall(
         if len(example.boxes.pairs):
             at = torch.tensor([place[tuple(pair)] for pair in example.boxes.pairs.tolist()], device=scores.pairs.device)
             triplets = torch.from_numpy(example.boxes.triplets).to(at.device)
-            loss += float(scores.cp[at].nll(triplets).double().sum())
+            loss += float(scores.cp[at].nll(triplets).cpu().double().sum())  # MPS has no float64
             rows += len(at)
     found = {f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}
     return {**found, "loss": loss / rows} if rows else found

@@ -89,9 +89,11 @@ def test_a_run_is_never_overwritten_without_the_word(command: Command, folder: P
     assert "no file none.pth" in missing
     assert (out / "log.jsonl").read_text() == log
     (out / "mine.txt").touch()
+    assert "--overwrite would remove mine.txt" in command(*train, "--overwrite", "--seed", "5").message
+    assert (out / "log.jsonl").read_text() == log
+    (out / "mine.txt").unlink()
     assert command(*train, "--overwrite", "--seed", "5").code == 0
     assert load_config(out / "config.json").seed == 5
-    assert not (out / "mine.txt").exists()
     assert [each.name for each in folder.iterdir() if "kept" in each.name] == ["kept"]
 
 

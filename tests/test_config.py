@@ -84,7 +84,10 @@ def test_every_field_says_whose_it_is() -> None:
 def test_the_toml_has_a_line_with_words_for_every_key(name: str) -> None:
     lines = [line for line in PRESETS[name].to_toml().splitlines() if " = " in line]
     assert len(lines) == len(keys(PRESETS[name]))
-    assert all("  # paper: " in line or "  # ours: " in line for line in lines)
+    assert all("  # paper: " in line or "  # ours: " in line or "  # ours; the paper has " in line for line in lines)
+    mine = [line.partition(" = ")[0] for line in lines if "  # ours; the paper has " in line]
+    default = dict.fromkeys(key.rpartition(".")[2] for key in difference(PRESETS[name], PRESETS["vrd"]))
+    assert set(mine) <= set(default)
 
 
 def test_a_file_changes_what_it_names_and_starts_from_its_preset(tmp_path: Path) -> None:

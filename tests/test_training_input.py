@@ -370,3 +370,45 @@ def test_without_held_out_relations_the_last_epoch_is_kept(tmp_path: Path, held_
     assert any("nothing is held out" in seen for seen in run.watcher.seen)
     assert re.search(r"triplets 2/2: nothing", " ".join(run.watcher.seen))
     assert np.isfinite(run.model.prior.counts.double().numpy()).all()
+
+
+def test_a_second_process_is_kept_out_of_a_run(tmp_path: Path) -> None:
+    from polyadic.training.lock import only_one
+
+    with (
+        only_one(tmp_path),
+        pytest.raises(PolyadicError, match="another process is training in it"),
+        only_one(tmp_path),
+    ):
+        pass
+    with only_one(tmp_path):  # free again
+        pass
+
+
+def test_ctrl_c_waits_until_a_checkpoint_is_written() -> None:
+    import signal
+
+    from polyadic.training.watch import Stop, undisturbed
+
+    stop, asked = Stop(), []
+    with stop.on_interrupt():
+        with undisturbed():
+            signal.raise_signal(signal.SIGINT)
+            asked.append(stop.asked)
+        asked.append(stop.asked)
+        with pytest.raises(KeyboardInterrupt), undisturbed():
+            signal.raise_signal(signal.SIGINT)
+    assert asked == [False, True]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_system_that_asks_to_end_is_heard_as_ctrl_c_is(name: str) -> None:
+    import signal
+
+    from polyadic.training.watch import Stop
+
+    stop, before = Stop(), signal.getsignal(getattr(signal, name))
+    with stop.on_interrupt():
+        signal.raise_signal(getattr(signal, name))
+    assert stop.asked
+    assert signal.getsignal(getattr(signal, name)) == before

@@ -220,3 +220,29 @@ def test_batches_of_many_tensors_need_few_open_files() -> None:
 class _Many(torch.utils.data.Dataset[Any]):
     def __getitem__(self, at: int) -> tuple[list[Tensor], Tensor, np.ndarray, str]:
         return [torch.full((3, 2), float(at + i)) for i in range(9)], torch.arange(at % 3), np.eye(2), f"{at}"
+
+
+def test_of_equal_scores_the_smaller_loss_is_the_better(tmp_path: Path) -> None:
+    from polyadic.training.checkpoint import Position as At
+
+    numbers = iter([{"score": 1.0, "loss": 3.0}, {"score": 1.0, "loss": 2.0}, {"score": 1.0, "loss": 2.5}])
+    position = At(stage="line")
+    kept: list[dict[str, float]] = []
+    task = loop.Task(
+        "line",
+        Stage(epochs=3, images=11, rate=1e-3),
+        {"line": nn.Linear(2, 1)},
+        lambda epoch: Numbers(),
+        lambda batch: None,
+        lambda batch: [],
+        lambda: None,
+        lambda: next(numbers),
+        "score",
+    )
+    record = Record(tmp_path, position)
+    runner = loop.Runner(
+        0, torch.device("cpu"), torch.float32, 0, record, Silent(), Stop(), kept.append, lambda at, held: None
+    )
+    runner.run(task, position, None)
+    record.close()
+    assert [each["loss"] for each in kept] == [3.0, 2.0]

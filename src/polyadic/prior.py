@@ -171,6 +171,9 @@ class TripletPrior:
         half = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             save_file({"keys": self.keys.contiguous(), "counts": self.counts.contiguous()}, half, metadata)
+            mask = os.umask(0)
+            os.umask(mask)
+            half.chmod(0o666 & ~mask)  # safetensors makes files for their owner alone
             os.replace(half, path)
         except (OSError, SafetensorError) as error:
             raise PolyadicError(f"TripletPrior: cannot write {path}: {error}") from error

@@ -41,7 +41,8 @@ def command(
     from polyadic.training import Interrupted, Stop
 
     path = (csv or out / "ablation.csv").expanduser()
-    check_file(path)
+    numbers = range(config.seed, config.seed + seeds)
+    check_file(path, {(str(rank), str(seed)) for rank in ranks or RANKS for seed in numbers})
     with watching() as watcher, Stop().on_interrupt() as stop:
         try:
             found = ablate(config, out, ranks or RANKS, seeds, watcher, stop)

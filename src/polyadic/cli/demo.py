@@ -40,10 +40,12 @@ def command(
         "\nRank-1: subject, predicate and object as if independent. X_sel: would an annotator have picked the\n"
         "pair? prior: how often each triplet was annotated. count table: frequencies alone, no pixels. the exact\n"
         "truth: what a network that knew the world's probabilities would reach; the annotator is random.\n"
+        "\nWhat to see: the loss falls as the rank grows; P(X_sel) and the prior each add much. The prior mends\n"
+        "what rank 1 cannot say, so that with it rank 1 may lead in recall; see README and tests/test_claims.py.\n"
     )
     run = out / f"rank-{demo.RANKS[-1]}-seed-0"
     for what, where in (
-        ("pictures", f"{pictures[0]} and {len(pictures) - 1} more; hits are green"),
+        ("pictures", f"{pictures[0]} and {len(pictures) - 1} more: true names on the boxes, hits in green"),
         ("numbers", files[0]),
         ("runs", f"{out}/rank-*; curves: tensorboard --logdir {out}"),
     ):

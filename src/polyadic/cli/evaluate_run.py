@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -29,6 +30,7 @@ def scores_of(
     bootstrap: int,
 ) -> RunScores:
     """Open the run, predict, score; with a bar, and stopped by Ctrl-C between two images."""
+    from polyadic.comparison import PREDICTIONS
     from polyadic.experiments import evaluate_run, open_run
     from polyadic.experiments.evaluating import detections_of
     from polyadic.model import Parts
@@ -44,4 +46,9 @@ def scores_of(
     boxes = None if detections is None else detections_of(detections, run)
     parts = Parts(**{name: name not in without for name in PARTS})
     with watching() as watcher, Stop().on_interrupt() as stop:
-        return evaluate_run(run, protocols, ks, boxes, parts, bootstrap, save, watcher, stop)
+        found = evaluate_run(run, protocols, ks, boxes, parts, bootstrap, save, watcher, stop)
+    if not without:
+        return found
+    mine = f"{PREDICTIONS} without {', '.join(sorted(set(without), key=PARTS.index))}"
+    rows = tuple((mine if what == PREDICTIONS else what, row) for what, row in found.result.rows)
+    return replace(found, result=replace(found.result, rows=rows))

@@ -57,6 +57,8 @@ def command(
         config = config.change(**{"data.root": str(data.expanduser().resolve())})
     elif before is not None and not config.data.root:
         config = config.change(**{"data.root": before.data.root})
+    elif config.data.root:
+        config = config.change(**{"data.root": str(Path(config.data.root).expanduser().resolve())})
 
     from polyadic.experiments.runs import best_of
     from polyadic.report import watching
@@ -83,7 +85,7 @@ def stopped(how: str) -> None:
 @contextmanager
 def _aside(folder: Path, overwrite: bool) -> Iterator[None]:
     """With `overwrite`, the run that is there goes once a new one has begun in its place, and not before."""
-    from polyadic.experiments.runs import is_run
+    from polyadic.experiments.runs import WRITTEN, is_run
 
     if not overwrite or not folder.exists():
         yield
@@ -93,7 +95,10 @@ def _aside(folder: Path, overwrite: bool) -> Iterator[None]:
         if folder.is_dir() and not any(folder.iterdir()):
             yield
             return
-        raise PolyadicError(f"--overwrite removes runs alone, and {folder} is none (no config.json and last.pt)")
+        raise PolyadicError(f"--overwrite removes runs alone, and {folder} is none: it lacks config.json or last.pt")
+    others = sorted({path.name for path in folder.iterdir()} - WRITTEN)
+    if others:
+        raise PolyadicError(f"--overwrite would remove {others[0]}, which is no part of the run {folder}: move it away")
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     folder.rename(old)
     try:

@@ -112,7 +112,7 @@ class Ranking:
 class Stage:
     """A stage of training: which optimiser, for how long."""
 
-    epochs: int = _paper(0, "7 of stage [triplets]; the others are ours, 0 leaves a stage out")
+    epochs: int = _ours(0, "0 leaves a stage out; the paper trains for 7")
     images: int = _ours(8, "images per step")
     optimiser: Literal["sgd", "adam", "adamw"] = _paper("sgd", "SGD")
     rate: float = _paper(1e-4, "learning rate")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from polyadic.config.checks import plain
@@ -17,12 +17,23 @@ def toml(config: Any) -> Iterator[str]:
         if is_dataclass(value):
             sections.append((each.name, value))
         else:
-            yield _line(each.name, value, each.metadata.get("about", ""))
+            yield _line(each.name, value, _whose(each.metadata.get("about", ""), value, each.default))
     for name, section in sections:
         title = _STAGES.get(name) or (type(section).__doc__ or "").split("] ")[-1]
         yield f"\n[{name}]  # {title}"
         for each in fields(section):
-            yield _line(each.name, getattr(section, each.name), each.metadata.get("about", ""))
+            yield _line(
+                each.name,
+                getattr(section, each.name),
+                _whose(each.metadata.get("about", ""), getattr(section, each.name), each.default),
+            )
+
+
+def _whose(about: str, value: Any, default: Any) -> str:
+    """A value that is not the paper's is ours, with the paper's beside it."""
+    if not about.startswith("paper: ") or value == default or default is MISSING:
+        return about
+    return f"ours; the paper has {json.dumps(plain(default))}: {about.removeprefix('paper: ')}"
 
 
 def _line(name: str, value: Any, about: str) -> str:

@@ -102,7 +102,7 @@ def load_dataset(
     if missing and images == "required":
         raise PolyadicError(
             f"{name} {split}: {len(missing):,} of {len(dataset):,} pictures are missing ({first(missing)}). "
-            'Get them, or go on with the rest by images="present"'
+            'Get them, or go on with the rest by images="present" (in training: --data.pictures present)'
         )
     absent = set(missing)
     return dataset.keep(lambda scene: scene.name not in absent)

@@ -53,6 +53,11 @@ def evaluate_run(
     if save is not None and save.expanduser().exists():
         raise PolyadicError(f"--save: {save} exists already; choose another name")
     notes = list(told_of(run.model, true=detections is None))
+    whole = len(load_split(run.config, run.data.split))
+    if len(run.data) < whole:
+        notes.append(
+            f"only {len(run.data):,} of {whole:,} {run.data.split} images have a picture: the rest is left out"
+        )
     chosen: dict[Protocol, int | None] = {}
     if FREE in ks:
         scenes, source = _held_out(run, detections)

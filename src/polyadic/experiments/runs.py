@@ -77,6 +77,10 @@ def regions_of(model: RelationModel, config: Config, folder: Path) -> Regions | 
     return Regions(config.pixels, cache, model.backbone.fingerprint(), PRECISION[config.precision])
 
 
+# all that a run's folder may hold
+WRITTEN = {"config.json", "model", "last.pt", "log.jsonl", "tensorboard", "scores.json", ".lock"}
+
+
 def is_run(folder: Path) -> bool:
     return (folder / "config.json").is_file() and (folder / "last.pt").is_file()
 

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -119,9 +119,18 @@ def write(ablation: Ablation, path: Path) -> tuple[Path, Path]:
     return path, beside
 
 
-def check_file(path: Path) -> None:
-    """Before the work: a file that no ablation wrote stays."""
+def check_file(path: Path, made: Container[tuple[str, str]] | None = None) -> None:
+    """Before the work: a file that no ablation wrote stays, and so does one with more than is `made`, (rank, seed)s."""
     if path.suffix != ".csv":
         raise PolyadicError(f"--csv: expected a name that ends in .csv, got {path}")
     if path.exists() and path.read_text(encoding="utf-8").partition("\n")[0] != ",".join(_HEADER):
         raise PolyadicError(f"--csv: {path} exists and is not an ablation's; choose another name")
+    if made is None or not path.exists():
+        return
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["what"] == MODEL and (row["rank"], row["seed"]) not in made:
+                raise PolyadicError(
+                    f"--csv: {path} has rank {row['rank']} with seed {row['seed']}, which this ablation would drop; "
+                    "ask for them too, or choose another name"
+                )

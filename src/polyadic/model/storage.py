@@ -47,6 +47,7 @@ def save(model: RelationModel, folder: Path, about: Mapping[str, Any]) -> None:
         half = folder / f".{WEIGHTS}.{os.getpid()}.part"
         try:
             save_file(tensors, half, metadata)
+            readable(half)
             os.replace(half, folder / WEIGHTS)
         finally:
             with suppress(OSError):
@@ -121,6 +122,13 @@ def versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
+
+
+def readable(path: Path) -> None:
+    """As other files are: safetensors makes files for their owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -35,7 +35,9 @@ def train(
     if resume:
         _check_config(config, folder)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise PolyadicError(f"{folder} exists already: go on in it with --resume, or choose another folder")
+        raise PolyadicError(
+            f"{folder} exists already: go on in it with --resume, or choose another folder (--overwrite begins anew)"
+        )
     return Trainer(config, folder, watcher or Silent(), stop or Stop()).run(resume)
 
 

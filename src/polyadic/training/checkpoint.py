@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from polyadic.training.watch import undisturbed
 from polyadic.vocabulary import PolyadicError
 
 FILE = "last.pt"
@@ -26,7 +27,8 @@ class Position:
     total: int = 0  # steps of all stages
     rows: int = 0  # of this epoch, with the sum of their losses
     loss: float = 0.0
-    best: float | None = None  # of this stage
+    best: float | None = None  # of this stage, with its loss, which decides between equals
+    best_loss: float = 0.0
     done: list[str] = field(default_factory=list)  # stages that are over
 
     def next_epoch(self) -> None:
@@ -40,16 +42,17 @@ def save(folder: Path, position: Position, parts: dict[str, Any], about: dict[st
     """Whole or not at all: the one before survives a full disk."""
     half = folder / f".{FILE}.part"
     try:
-        with half.open("wb") as file:
+        with undisturbed(), half.open("wb") as file:
             torch.save({"position": asdict(position), "parts": parts, "about": about}, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(half, folder / FILE)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise PolyadicError(
-            f"cannot write a checkpoint to {folder} ({reason}); the one before is kept: free some space, then --resume"
-        ) from error
+        cure = "the one before is kept: free some space, then --resume"
+        if not (folder / FILE).exists():
+            cure = "free some space, and start again"
+        raise PolyadicError(f"cannot write a checkpoint to {folder} ({reason}); {cure}") from error
     finally:
         with suppress(OSError):
             half.unlink()

@@ -29,6 +29,7 @@ class TrainingData:
     vocabulary: Vocabulary
     detections: dict[str, Detections] | None = None
     noise: DetectionNoise | None = None
+    notes: tuple[str, ...] = ()  # what a person should know of it
 
     def fingerprint(self) -> str:
         """So that a run is not resumed on other data."""
@@ -88,7 +89,21 @@ def load_training(config: Config) -> TrainingData:
     if not usable:
         raise PolyadicError(f"{annotations.name} fit: no image has a relation of two boxes to learn from")
     most = validation.scenes[: config.validation.images]
-    return TrainingData(usable, most, annotations, names, detections, noise)
+    notes = []
+    if len(fit) < len(annotations):
+        notes.append(
+            f"{annotations.name}: {len(fit):,} of {len(annotations):,} training images have a picture; "
+            "the others count for the priors alone"
+        )
+    flat = [(scene.name, int(at)) for scene in (*usable, *most) for at in np.flatnonzero(~_has_area(scene))]
+    if flat:
+        first = f"the first is box {flat[0][1]} of {flat[0][0]}"
+        notes.append(f"{annotations.name}: {len(flat):,} boxes have no area and are taken as one pixel wide; {first}")
+    return TrainingData(usable, most, annotations, names, detections, noise, tuple(notes))
+
+
+def _has_area(scene: Scene) -> np.ndarray:
+    return np.asarray((scene.boxes[:, 2:] > scene.boxes[:, :2]).all(1))
 
 
 def _known(config: Config, split: str) -> Dataset | tuple[Scene, ...]:

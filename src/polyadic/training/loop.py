@@ -81,9 +81,10 @@ class Runner:
             while position.epoch < task.stage.epochs:
                 self._epoch(task, position, parameters, optimiser, scaler, steps, keep)
                 numbers = task.validate()
-                score = numbers.get(task.better)
-                if score is None or position.best is None or score > position.best:
-                    position.best = score
+                score, loss = numbers.get(task.better), numbers.get("loss", 0.0)
+                best = position.best
+                if score is None or best is None or (score, -loss) > (best, -position.best_loss):
+                    position.best, position.best_loss = score, loss
                     self.save_best(numbers)
                 about = {"stage": task.name, "epoch": position.epoch + 1}
                 self.record.write("epoch", position.total, numbers, best=position.best, **about)

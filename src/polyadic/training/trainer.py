@@ -20,6 +20,7 @@ from polyadic.training import checkpoint, stages
 from polyadic.training.checkpoint import Position
 from polyadic.training.data import load_training
 from polyadic.training.examples import BoxSource, Examples
+from polyadic.training.lock import only_one
 from polyadic.training.loop import Runner
 from polyadic.training.record import Record
 from polyadic.training.regions import Regions, fill
@@ -53,6 +54,8 @@ class Trainer:
         self.precision = PRECISION[config.precision]
         self.regions: Regions | None = None
         self.data = load_training(config)
+        for line in self.data.notes:
+            watcher.say(line)
         self.about = {"data": self.data.fingerprint()}
 
     def run(self, resume: bool) -> RelationModel:
@@ -72,24 +75,33 @@ class Trainer:
             self.model.load_state_dict(parts["model"])
             self.model.stages = tuple(position.done)
         else:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                write_text(self.folder / "config.json", json.dumps(config.to_json(), indent=1))
-            except OSError as error:
-                raise PolyadicError(f"cannot write the run to {self.folder} ({error.strerror})") from error
-            self._keep(position, {})
+            self._begin(position)
+        with only_one(self.folder):
+            self._stages(position, parts)
+        return self.model.eval()
+
+    def _stages(self, position: Position, parts: dict[str, Any] | None) -> None:
         self.record = Record(self.folder, position)
         deterministic = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
-            for name in stages.planned(config):
+            for name in stages.planned(self.config):
                 if name not in position.done:
                     self._stage(name, position, parts.get("state") if parts is not None else None)
                     parts = None
         finally:
             torch.use_deterministic_algorithms(deterministic)
             self.record.close()
-        return self.model.eval()
+
+    def _begin(self, position: Position) -> None:
+        """The folder, with enough in it to be resumed from; or nothing."""
+        path = self.folder / "config.json"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._keep(position, {})
+            write_text(path, json.dumps(self.config.to_json(), indent=1))
+        except OSError as error:
+            raise PolyadicError(f"cannot write the run to {self.folder} ({error.strerror})") from error
 
     def _keep(self, position: Position, more: dict[str, Any]) -> None:
         checkpoint.save(self.folder, position, {"model": self.model.state_dict(), **more}, self.about)

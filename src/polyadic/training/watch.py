@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol, runtime_checkable
 
 
@@ -47,7 +48,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stop:
-    """Becomes true at Ctrl-C; the work looks at it between two steps."""
+    """Becomes true at Ctrl-C, or when the system asks to end; the work looks at it between two steps."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -58,7 +59,7 @@ class Stop:
 
     @contextmanager
     def on_interrupt(self) -> Iterator[Stop]:
-        """The first Ctrl-C asks; a second one does not wait."""
+        """The first Ctrl-C asks, as do SIGTERM and a closed terminal; a second one does not wait."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -67,12 +68,32 @@ class Stop:
             if self.asked:
                 raise KeyboardInterrupt
             self.asked = True
+            with suppress(OSError):
+                print("stopping after this step ...", file=sys.stderr, flush=True)
 
-        before = signal.signal(signal.SIGINT, ask)
+        asking = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        before = {number: signal.signal(number, ask) for number in asking}
         try:
             yield self
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until the file that is being written in here is whole."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if asked:
+            signal.raise_signal(signal.SIGINT)
 
 
 def ignore_interrupt(worker: int) -> None:

@@ -7,7 +7,7 @@ demo: venv  ## the main job on drawn scenes: train, evaluate, draw; some minutes
 	@$(BIN)/polyadic demo
 
 test: check  ## everything that CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: venv  ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -168,7 +168,11 @@ CASES: list[tuple[str, str, str, tuple[int, int, int, int], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("subject", "object", "where", "box", "expected"), CASES, ids=lambda value: str(value)[:24])
+@pytest.mark.parametrize(
+    ("subject", "object", "where", "box", "expected"),
+    CASES,
+    ids=lambda x: str(sorted(x) if isinstance(x, set) else x)[:24],
+)
 def test_predicates_hold_where_one_would_say_so(subject: str, object: str, where: str, box: Any, expected: Any) -> None:
     what = np.array([INDEX[subject], INDEX[object]])
     true = holds(what, np.array([BOX, box], float), np.array([[0, 1]]))[0]

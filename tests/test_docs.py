@@ -81,6 +81,21 @@ def test_the_readme_quotes_what_the_benchmarks_measured() -> None:
     assert f"at most {max(shares):.2%} of a training step" in text
 
 
+def test_the_readme_quotes_the_benchmark_of_training() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    with (ROOT / "results" / "training.csv").open() as file:
+        ratio = {row["what"]: float(row["ratio"]) for row in csv.DictReader(file)}
+    toy, lite, vgg = (ratio[f"epoch {name}"] for name in ("toy", "tf_efficientnet_lite0", "vgg16"))
+    assert f"{toy:.1f}x faster with the toy's own backbone" in text
+    assert f"{lite:.0f}x with EfficientNet-Lite0, {vgg:.0f}x with VGG16" in text
+    head = {
+        name: ratio[f"head {name}"]
+        for name in ("20 boxes, 380 pairs, forward", "20 boxes, 380 pairs, forward + backward")
+    }
+    one, two = head.values()
+    assert f"{one:.1f}x faster forward and {two:.1f}x with backward at 20 boxes" in text
+
+
 def test_the_readme_quotes_the_results_on_lu_s_predictions() -> None:
     text = (ROOT / "README.md").read_text()
     with (ROOT / "results" / "vrd-lu.csv").open() as file:

@@ -13,7 +13,7 @@ class SpatialFeature(nn.Module):
     def __init__(self, side: int = 64, width: int = 512) -> None:
         super().__init__()
         border = (-side % 8 + 1) // 2
-        # the first takes a mask of two boxes apart into patches: eight times faster than small strides on a CPU
+        # the first takes a mask of two boxes apart into patches: much cheaper on a CPU than small strides
         self.convolutions = nn.Sequential(
             nn.Conv2d(2, 32, 8, stride=8, padding=border),
             nn.ReLU(),

@@ -1,0 +1,170 @@
+"""Pictures in RGB, whatever their format and their name say.
+
+`open_image` gives a dataset's picture as it is stored: its boxes were drawn on those rows and columns. `open_photo`
+gives anybody's picture as a person sees it: turned as its EXIF note says.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from polyadic.vocabulary import PolyadicError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MOST = 400_000_000  # pixels that are decoded; a larger JPEG is decoded at a fraction of its size
+_LARGE = 4096  # px: no network here looks at more; JPEGs of twice that are decoded smaller
+_LIMIT = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class Photo:
+    """A picture as a person sees it. Boxes on it are in pixels of `size`; `image` may be a smaller copy."""
+
+    name: str
+    image: Image  # RGB
+    size: tuple[float, float]  # (width, height)
+
+
+def open_image(path: Path) -> Image:
+    """The picture in RGB, by content and not by name, its rows and columns as stored; of an animation frame one."""
+    with _readable(path), _opened(path) as image:
+        _check_size(image, path)
+        return to_rgb(image)
+
+
+def open_photo(source: Any, name: str | None = None) -> Photo:
+    """A path, a PIL image, an array [H, W], [H, W, 3] or [H, W, 4], or a tensor [3, H, W], upright.
+
+    Numbers of arrays and tensors are bytes, or floats from 0 to 1.
+    """
+    from PIL import ImageOps
+    from PIL.Image import Image, fromarray
+
+    if isinstance(source, Photo):
+        return source
+    if isinstance(source, str | Path):
+        path = Path(source).expanduser()
+        with _readable(path), _opened(path) as image:
+            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+            width, height = image.size[::-1] if turned else image.size
+            if min(image.size) >= 2 * _LARGE:
+                image.draft("RGB", (_LARGE, _LARGE))  # JPEGs alone can
+            _check_size(image, path)
+            upright = to_rgb(ImageOps.exif_transpose(image))
+        return Photo(str(source) if name is None else name, upright, (float(width), float(height)))
+    if isinstance(source, Image):
+        upright = to_rgb(ImageOps.exif_transpose(source))
+    elif isinstance(source, np.ndarray) or hasattr(source, "detach"):
+        upright = fromarray(_bytes(source))
+    else:
+        raise PolyadicError(
+            f"expected a picture: a path, a PIL image, an array [H, W, 3] or a tensor [3, H, W], "
+            f"got {type(source).__name__}"
+        )
+    return Photo(name or "image", upright, (float(upright.width), float(upright.height)))
+
+
+def to_rgb(image: Image) -> Image:
+    """Eight bits per colour: deeper pictures are scaled, not cut off; what is transparent becomes white."""
+    from PIL import Image as Pillow
+
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return Pillow.fromarray(_scaled(np.asarray(image), deep=image.mode.startswith("I;16"))).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        clear = image.convert("RGBA")
+        return Pillow.alpha_composite(Pillow.new("RGBA", clear.size, "white"), clear).convert("RGB")
+    return image.convert("RGB")
+
+
+def _scaled(values: Shaped[np.ndarray, "H W"], deep: bool) -> Shaped[np.ndarray, "H W"]:
+    """To bytes; unless 16 bits are certain (`deep`), from the range that the values seem to have."""
+    values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0).clip(0)
+    highest = float(values.max(initial=0.0))
+    ranges = (65535.0,) if deep else (1.0, 255.0, 65535.0)
+    full = next((top for top in ranges if highest <= top), highest)
+    scaled: np.ndarray = (values * (255 / full)).round().astype(np.uint8)
+    return scaled
+
+
+def _bytes(source: Any) -> np.ndarray:
+    """An array or a tensor as bytes [H, W, 3]."""
+    tensor = hasattr(source, "detach")
+    array = np.asarray(source.detach().cpu().numpy() if tensor else source)
+    shape = list(array.shape)
+    if tensor or (array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3, 4)):
+        array = np.moveaxis(array, 0, -1) if array.ndim == 3 else array
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
+        layout = "[3, H, W]" if tensor else "[H, W, 3]"
+        raise PolyadicError(f"expected a picture {layout}, got {'a tensor' if tensor else 'an array'} {shape}")
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+            raise PolyadicError(
+                f"a picture of floats must lie in 0 to 1, got {array.min():g} to {array.max():g}; "
+                "give bytes, or undo the normalisation"
+            )
+        array = (array * 255).round()
+    elif array.dtype.kind == "b":
+        array = array * 255
+    elif array.dtype == np.uint16:
+        array = array // 257
+    elif array.dtype.kind not in "iu" or array.min() < 0 or array.max() > 255:
+        raise PolyadicError(f"a picture of whole numbers must lie in 0 to 255, got {array.dtype}")
+    array = array.astype(np.uint8)
+    if array.shape[2] == 4:
+        from PIL.Image import fromarray
+
+        return np.asarray(to_rgb(fromarray(array)))
+    return np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:2], 3)))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """Without Pillow's limit on pixels, which knows nothing of decoding at a smaller size; ours is `MOST`."""
+    from PIL import Image as Pillow
+
+    with _LIMIT:
+        before, Pillow.MAX_IMAGE_PIXELS = Pillow.MAX_IMAGE_PIXELS, None
+        try:
+            image = Pillow.open(path)
+        finally:
+            Pillow.MAX_IMAGE_PIXELS = before
+    with image:
+        yield image
+
+
+def _check_size(image: Image, path: Path) -> None:
+    if image.width * image.height > MOST:
+        raise PolyadicError(
+            f"{path} has {image.width:,} x {image.height:,} pixels, and {MOST:,} are read at most: make it smaller"
+        )
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    from PIL import UnidentifiedImageError
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise PolyadicError(f"no image {path}") from error
+    except IsADirectoryError as error:
+        raise PolyadicError(f"{path} is a folder, expected an image") from error
+    except PermissionError as error:
+        raise PolyadicError(f"{path} may not be read (permission denied)") from error
+    except UnidentifiedImageError as error:
+        raise PolyadicError(f"{path} is not a picture that can be read (unknown format)") from error
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, MemoryError) as error:  # of damaged files
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise PolyadicError(f"{path} is not a picture that can be read ({reason:.120})") from error

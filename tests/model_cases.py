@@ -14,7 +14,7 @@ from torch import Tensor
 from polyadic import CPTensor, Relations, TripletPrior, Vocabulary
 from polyadic.config import Config
 from polyadic.model import RelationModel
-from polyadic.scenes import Detections
+from polyadic.scenes import Detections, Scene
 
 NAMES = Vocabulary(objects=("dog", "cat", "cup", "bed"), predicates=("on", "by", "under"))
 TINY: dict[str, Any] = {
@@ -36,6 +36,7 @@ TINY: dict[str, Any] = {
     "data.root": "/somewhere",
 }
 EXPONENTS: dict[str, Any] = {"ranking.prior": 0.7, "ranking.selected": 1.3, "ranking.boxes": 0.4}
+ALL_BOXES: dict[str, Any] = {"ranking.nms": 1.0}
 STAGES = ("boxes", "triplets", "selection")
 
 
@@ -76,3 +77,8 @@ def dense(cp: CPTensor) -> Tensor:
 
 
 SOURCES = [("pixels",), ("evidence",), ("evidence", "pixels")]
+
+
+def true_detections(scene: Scene) -> Detections:
+    """The true boxes as a detector that is always right."""
+    return Detections(scene.name, scene.boxes, scene.labels, np.ones(len(scene.boxes)), scene.frame)

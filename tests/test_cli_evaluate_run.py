@@ -79,7 +79,7 @@ def test_every_k_is_ranked_for_itself(folder: Path) -> None:
 
 
 def each_detection(scene: Any) -> Any:
-    from polyadic.model import true_detections
+    from model_cases import true_detections
 
     return true_detections(scene)
 

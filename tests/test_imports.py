@@ -15,8 +15,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "polyadic"
 # each other.
 LAYERS = [
     {"vocabulary", "kernels"},
-    {"structures", "scenes", "strict_json"},
-    {"boxes", "cp", "config"},
+    {"structures", "scenes", "strict_json", "storing"},
+    {"boxes", "cp", "config", "draw"},
     {
         "prior",
         "ranking",
@@ -32,7 +32,6 @@ LAYERS = [
         "predictions",
         "counting",
         "datasets",
-        "draw",
     },
     {"model", "comparison"},
     {"training"},

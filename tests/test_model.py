@@ -9,12 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_cases import EXPONENTS, NAMES, SOURCES, agree, dense, detections, model_of, photo, same
+from model_cases import (
+    ALL_BOXES,
+    EXPONENTS,
+    NAMES,
+    SOURCES,
+    agree,
+    dense,
+    detections,
+    model_of,
+    photo,
+    same,
+    true_detections,
+)
 from oracles import ranked
 
 from polyadic.boxes import ordered_pairs, pair_geometry
 from polyadic.features import PairInputs, prepare_picture
-from polyadic.model import PairScores, Parts, make_inputs, true_detections
+from polyadic.model import PairScores, Parts, make_inputs
 from polyadic.scenes import Detections, Scene
 from polyadic.vocabulary import PolyadicError
 
@@ -34,7 +46,7 @@ def test_predictions_are_the_best_entries_of_the_dense_f_spo(sources: tuple[str,
     for at, (s, o) in enumerate((s, o) for s in range(3) for o in range(3) if s != o):
         boxes = math.log(given.scores[s]) + math.log(given.scores[o])
         f[at] = psi_c[at].log() + 0.7 * psi_u + 1.3 * float(scores.log_selected[at]) + 0.4 * boxes
-    agree(model.predict(given, photo(), k=k, top=40), ranked(f, k, 40))
+    agree(model.predict(photo(), given, k=k, top=40), ranked(f, k, 40))
 
 
 def test_each_pair_is_scored_as_if_it_were_alone() -> None:
@@ -115,7 +127,7 @@ def test_the_triplet_loss_teaches_features_and_head_but_not_the_backbone(sources
 
 
 def test_boxes_and_labels_are_enough_for_evidence() -> None:
-    found = model_of("evidence").predict(detections(3), top=7)
+    found = model_of("evidence").predict(None, detections(3), k=None, top=7)
     assert len(found) == 7
     assert set(found.names()[0]) <= {*NAMES.objects, *NAMES.predicates}
 
@@ -124,7 +136,7 @@ def test_a_picture_of_another_size_than_the_frame_gives_the_same() -> None:
     model, small = model_of("pixels"), photo().resize((80, 48))
     given = detections(3, size=(80.0, 48.0))
     given = replace(given, boxes=given.boxes * 0.8)
-    assert same(model.predict(given, small), model.predict(replace(given, size=None), small))
+    assert same(model.predict(small, given), model.predict(small, replace(given, size=None)))
     scaled = replace(given, boxes=given.boxes * 5, size=(400.0, 240.0))
     torch.testing.assert_close(model.pairs_of(scaled, small).cp.subject, model.pairs_of(given, small).cp.subject)
 
@@ -134,35 +146,36 @@ def test_a_picture_of_another_size_than_the_frame_gives_the_same() -> None:
 def test_one_box_or_none_has_no_relations(sources: tuple[str, ...], values: dict[str, Any]) -> None:
     model = model_of(*sources, **values)
     for n in (0, 1):
-        found = model.predict(detections(n), photo())
+        found = model.predict(photo(), detections(n))
         assert len(found) == 0
-    assert len(model.predict(detections(2), photo(), top=3)) == 3
+    assert len(model.predict(photo(), detections(2), k=None, top=3)) == 3
 
 
 def test_boxes_without_area_have_finite_scores() -> None:
     model = model_of("evidence", "pixels")
     boxes = np.array([[5.0, 5, 5, 5], [5, 5, 5, 5], [100, 60, 100, 60], [0, 0, 100, 0]])
-    found = model.predict(Detections("a", boxes, np.array([0, 1, 2, 3]), np.array([0.0, 1, 0.5, 0.5])), photo())
+    given = Detections("a", boxes, np.array([0, 1, 2, 3]), np.array([0.0, 1, 0.5, 0.5]))
+    found = model.rank(model.pairs_of(given, photo()))
     assert len(found) == 100
     assert found.log_score.isfinite().all()
 
 
 def test_repeats_on_nearly_the_same_boxes_cost_what_the_config_says() -> None:
-    values: dict[str, Any] = {"ranking.repeat": 0.25}
-    model, plain = model_of("evidence", **values), model_of("evidence")
+    dear: dict[str, Any] = {"ranking.repeat": 0.25}
+    model, plain = model_of("evidence", **ALL_BOXES, **dear), model_of("evidence", **ALL_BOXES)
     box = [10.0, 10, 50, 40]
     boxes = np.array([box, box, [60, 10, 90, 50]])
     given = Detections("a", boxes, np.array([0, 0, 1]), np.array([0.9, 0.9, 0.8]), (100.0, 60.0))
-    found = model.predict(given, top=500).log_repeat.unique().tolist()
+    found = model.predict(None, given, k=None, top=500).log_repeat.unique().tolist()
     assert found == pytest.approx([math.log(0.25), 0])
-    assert not plain.predict(given, top=500).log_repeat.any()
+    assert not plain.predict(None, given, k=None, top=500).log_repeat.any()
 
 
 def test_predicting_leaves_training_as_it_was() -> None:
     model = model_of("evidence").train()
-    first = model.predict(detections(3))
+    first = model.predict(None, detections(3))
     assert model.training
-    assert same(model.predict(detections(3)), first)  # dropout is off
+    assert same(model.predict(None, detections(3)), first)  # dropout is off
 
 
 def test_predictions_are_as_the_evaluation_takes_them() -> None:
@@ -184,17 +197,16 @@ def test_bad_pictures_and_labels_are_refused_in_one_line(tmp_path: Path) -> None
     model = model_of("pixels")
     (tmp_path / "a.jpg").write_bytes(b"not a picture")
     with pytest.raises(PolyadicError, match=r"a\.jpg is not a picture that can be read"):
-        model.predict(detections(2), tmp_path / "a.jpg")
+        model.predict(tmp_path / "a.jpg", detections(2))
     with pytest.raises(PolyadicError, match=r"no image .*b\.jpg"):
-        model.predict(detections(2), str(tmp_path / "b.jpg"))
+        model.predict(str(tmp_path / "b.jpg"), detections(2))
     with pytest.raises(PolyadicError, match=r"a\.jpg: this model looks at pixels: give the image as well"):
-        model.predict(detections(2))
+        model.predict(None, detections(2))
     words = model_of("evidence")
     with pytest.raises(PolyadicError, match=r"the size of the picture is needed: Detections\(\.\.\., size=\(w, h\)\)"):
-        words.predict(detections(2, size=None))
-    for label in (4, -1):
-        with pytest.raises(PolyadicError, match=rf"a\.jpg: label {label} is none of the 4 objects of this model"):
-            words.predict(replace(detections(2), labels=np.array([0, label])))
+        words.predict(None, detections(2, size=None))
+    with pytest.raises(PolyadicError, match=r"a\.jpg: label 4 is none of the 4 objects of this model"):
+        words.predict(None, replace(detections(2), labels=np.array([0, 4])))
 
 
 def test_scores_know_their_boxes() -> None:

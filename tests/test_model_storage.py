@@ -23,10 +23,10 @@ def test_a_saved_model_predicts_the_same_elsewhere(tmp_path: Path, sources: tupl
     (tmp_path / "there").mkdir()
     shutil.move(tmp_path / "here" / "model", tmp_path / "there" / "other name")
     loaded = RelationModel.load(tmp_path / "there" / "other name")
-    assert same(loaded.predict(given, photo()), model.predict(given, photo()))
+    assert same(loaded.predict(photo(), given), model.predict(photo(), given))
     assert same(
-        RelationModel.load(tmp_path / "there" / "other name", vocabulary=NAMES).predict(given, photo()),
-        model.predict(given, photo()),
+        RelationModel.load(tmp_path / "there" / "other name", vocabulary=NAMES).predict(photo(), given),
+        model.predict(photo(), given),
     )
     assert (loaded.stages, loaded.vocabulary, loaded.training) == (STAGES, NAMES, False)
     assert loaded.config == model.config.change(**{"data.root": ""})
@@ -38,7 +38,7 @@ def test_a_saved_model_predicts_the_same_elsewhere(tmp_path: Path, sources: tupl
 def test_a_run_is_loaded_by_its_folder(tmp_path: Path) -> None:
     model = model_of("evidence")
     model.save(tmp_path / "run" / "model")
-    assert same(RelationModel.load(tmp_path / "run").predict(detections(3)), model.predict(detections(3)))
+    assert same(RelationModel.load(tmp_path / "run").predict(None, detections(3)), model.predict(None, detections(3)))
 
 
 def test_a_model_without_a_prior_leaves_none_behind(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_pixel_models_load_where_their_first_weights_are_not(tmp_path: Path) -> 
     model.config = model.config.change(**{"pixels.weights": str(tmp_path / "gone.pth")})
     model.save(tmp_path / "model")
     assert same(
-        RelationModel.load(tmp_path / "model").predict(detections(3), photo()), model.predict(detections(3), photo())
+        RelationModel.load(tmp_path / "model").predict(photo(), detections(3)), model.predict(photo(), detections(3))
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from model_cases import true_detections
 from torch import Tensor
 from training_cases import ALL_STAGES, STAGES, Ended, Place, detect, finish, log_of, same, tiny, write_detections
 
@@ -18,7 +19,7 @@ from polyadic.cache import FeatureCache
 from polyadic.config import Config
 from polyadic.datasets.toy import World
 from polyadic.features import Backbone
-from polyadic.model import Parts, RelationModel, true_detections
+from polyadic.model import Parts, RelationModel
 from polyadic.scenes import Detections, Scene
 from polyadic.training import Silent, Stop, loop, stages
 from polyadic.training.trainer import Trainer

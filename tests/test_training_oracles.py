@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from evaluation_cases import LU, as_plain
+from model_cases import true_detections
 from oracles import log_probability_tensor, prior_tensor
 from PIL import Image
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from polyadic.datasets.toy import World, write
 from polyadic.experiments import ablation, evaluating, open_run
 from polyadic.features import Backbone, prepare_picture
 from polyadic.features.spatial import Reduction
-from polyadic.model import RelationModel, true_detections
+from polyadic.model import RelationModel
 from polyadic.scenes import Dataset, Predictions, Scene
 from polyadic.simulation import DetectionNoise
 from polyadic.training import Silent, Stop, stages

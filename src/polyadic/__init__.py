@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from polyadic.model import RelationModel
     from polyadic.predictions import read_predictions, write_jsonl
     from polyadic.prior import TripletPrior
-    from polyadic.ranking import Dedup, rank_relations
+    from polyadic.ranking import Dedup, Relation, Relations, rank_relations
     from polyadic.scenes import Dataset, Detections, Predictions, Scene
-    from polyadic.structures import Relation, Relations, SparsePrior
+    from polyadic.structures import SparsePrior
     from polyadic.training import train
     from polyadic.vocabulary import PolyadicError, Vocabulary
 
@@ -44,9 +44,9 @@ _HOME = {
     "PolyadicError": "vocabulary",
     "Predictions": "scenes",
     "Protocol": "evaluation",
-    "Relation": "structures",
+    "Relation": "ranking",
     "RelationModel": "model",
-    "Relations": "structures",
+    "Relations": "ranking",
     "Scene": "scenes",
     "SparsePrior": "structures",
     "TripletPrior": "prior",

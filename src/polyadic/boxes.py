@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -91,3 +92,17 @@ def pair_geometry(
 def _extent(boxes: Tensor) -> Tensor:
     """Width and height, at least one pixel."""
     return (boxes[:, 2:] - boxes[:, :2]).clamp_min(1)
+
+
+def suppress(boxes: Float[np.ndarray, "N 4"], scores: Float[np.ndarray, " N"], overlap: float) -> Int[np.ndarray, " M"]:
+    """Non-maximum suppression, classes aside: the rows that stay, in their order; an overlap of 1 keeps all.
+
+    Of two boxes whose IoU exceeds `overlap`, the less sure one goes; of equals the later one.
+    """
+    if overlap >= 1:
+        return np.arange(len(boxes))
+    from torchvision.ops import nms
+
+    order = np.argsort(-scores, kind="stable")
+    corners, ranks = torch.from_numpy(boxes[order]), -torch.arange(len(order), dtype=torch.float64)
+    return np.sort(order[nms(corners, ranks, overlap).numpy()])

@@ -61,6 +61,11 @@ class Vocabulary:
             raise PolyadicError(f"Vocabulary: triplet {tuple(triplet)} is outside the sizes {self.sizes}")
         return self.objects[subject], self.predicates[predicate], self.objects[object]
 
+    def index(self, variable: str, name: str) -> int:
+        """The index of a name as `subject`, `predicate` or `object`."""
+        known, kind = (self.predicates, "predicate") if variable == "predicate" else (self.objects, "object")
+        return _index(known, name, kind)
+
     def to_json(self) -> str:
         return json.dumps({"objects": self.objects, "predicates": self.predicates})
 

@@ -109,11 +109,17 @@ class EvidenceFeature(nn.Module):
         pair_numbers: Float[Tensor, "B 30"],
         pairs: Int[Tensor, "B 2"],
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:
-        own, rival = (labels + 1).unbind(-1)  # 0: none
-        rest = torch.cat([self.rival(rival), (box_numbers - self.box_scale[0]) / self.box_scale[1]], -1)
-        subject, object = torch.cat([self.subject(own), rest], -1), torch.cat([self.object(own), rest], -1)
+        own, rival = labels.unbind(-1)  # -1: unknown, none
+        rest = torch.cat([self.rival(rival + 1), (box_numbers - self.box_scale[0]) / self.box_scale[1]], -1)
+        subject, object = (torch.cat([_named(table, own), rest], -1) for table in (self.subject, self.object))
         s, o = pairs.unbind(-1)
         pair = torch.cat(
             [subject[s], object[o], self.geometry((pair_numbers - self.pair_scale[0]) / self.pair_scale[1])], -1
         )
         return subject, object, pair
+
+
+def _named(table: nn.Embedding, labels: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
+    """The row of each label; an unknown one is the mean of all, as training never shows one."""
+    known: Tensor = table(labels + 1)
+    return torch.where(labels[:, None] >= 0, known, table.weight[1:].mean(0)) if (labels < 0).any() else known

@@ -5,35 +5,36 @@ P(B_s, B_o | I) · ψ_c(s, p, o | B_s, B_o, I) · ψ_u(s, p, o) · P(X_sel | B_s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from polyadic.boxes import ordered_pairs, pair_geometry
+from polyadic.boxes import pair_geometry
 from polyadic.config import Config
 from polyadic.cp import CPTensor
-from polyadic.features import Backbone, PairFeatures, PairInputs, prepare_picture
+from polyadic.features import Backbone, PairFeatures, PairInputs
 from polyadic.geometry import GeometryPrior
 from polyadic.head import TripletHead
 from polyadic.model.inputs import make_inputs, pool_regions, union_rows
 from polyadic.prior import TripletPrior
-from polyadic.ranking import Dedup, rank_relations
-from polyadic.scenes import Detections, Predictions, Scene, open_image
+from polyadic.ranking import Dedup, Relations, rank_relations
+from polyadic.ranking.origin import Block, Origin
+from polyadic.scenes import Detections, Photo, Predictions, Scene, open_photo
 from polyadic.selection import SelectionHead
-from polyadic.structures import Relations
 from polyadic.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from polyadic.model.predicting import Seen
 
 __all__ = ["ALL", "PairScores", "Parts", "RelationModel", "make_inputs", "pool_regions", "union_rows"]
+
+FindsBoxes = Callable[[Photo], Detections]  # a detector; one with `detect`, photos -> list, is given several at once
 
 PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -62,6 +63,21 @@ class PairScores:
     log_boxes: Float[Tensor, " B"] | None
     geometry: CPTensor | None = None
 
+    def joint(self, parts: Parts = ALL) -> CPTensor:
+        """ψ_c, times the prior that knows the boxes."""
+        return self.cp if self.geometry is None or not parts.geometry else self.cp.product(self.geometry)
+
+    def take(self, rows: slice) -> PairScores:
+        """Some of the pairs."""
+        return PairScores(
+            self.boxes,
+            self.pairs[rows],
+            self.cp[rows],
+            None if self.log_selected is None else self.log_selected[rows],
+            None if self.log_boxes is None else self.log_boxes[rows],
+            None if self.geometry is None else self.geometry[rows],
+        )
+
 
 class RelationModel(nn.Module):
     """Who does what to whom, given boxes.
@@ -76,6 +92,7 @@ class RelationModel(nn.Module):
         super().__init__()
         self.config, self.vocabulary, self.prior = config, vocabulary, prior
         self.stages: tuple[str, ...] = ()
+        self.own_detector: list[FindsBoxes] = []  # a list: not one of this module's networks
         if prior is not None and prior.sizes != vocabulary.sizes:
             raise PolyadicError(f"RelationModel: the prior has sizes {prior.sizes}, the vocabulary {vocabulary.sizes}")
         self.backbone = Backbone(config.pixels, fetch) if "pixels" in config.sources else None
@@ -94,22 +111,34 @@ class RelationModel(nn.Module):
     def device(self) -> torch.device:
         return next(self.head.parameters()).device
 
+    @property
+    def detector(self) -> FindsBoxes | None:
+        """Photo -> `Detections`; what `predict` uses where no boxes are given."""
+        return self.own_detector[0] if self.own_detector else None
+
+    @detector.setter
+    def detector(self, value: FindsBoxes | None) -> None:
+        self.own_detector[:] = [] if value is None else [value]
+
+    @property
+    def precision(self) -> torch.dtype:
+        return PRECISION[self.config.precision]
+
     @contextmanager
-    def _precision(self) -> Iterator[None]:
-        kind = PRECISION[self.config.precision]
-        with torch.autocast(self.device.type, kind, enabled=kind != torch.float32):
+    def _autocast(self) -> Iterator[None]:
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
             yield
 
     def forward(self, inputs: PairInputs) -> CPTensor:
         """ψ_c of each pair."""
-        with self._precision():
+        with self._autocast():
             subject, object, pair = self.features(inputs)
             cp: CPTensor = self.head(subject, object, pair, inputs.pairs, inputs.labels)
         return cp
 
     def selection_logit(self, inputs: PairInputs) -> Float[Tensor, " B"]:
         """Of P(X_sel); gradients reach its own head alone."""
-        with self._precision():
+        with self._autocast():
             with torch.no_grad():
                 pair = self.features(inputs)[2]
             logit: Tensor = self.selector(pair)
@@ -118,7 +147,7 @@ class RelationModel(nn.Module):
     @torch.no_grad()
     def score(self, inputs: PairInputs, confidences: Float[Tensor, " N"] | None = None) -> PairScores:
         """All that ranking needs, from one pass; `inputs` are those of one image."""
-        with self._precision():
+        with self._autocast():
             subject, object, pair = self.features(inputs)
             cp = self.head(subject, object, pair, inputs.pairs, inputs.labels)
             chosen = self.selector.log_selected(pair) if "selection" in self.stages else None
@@ -145,7 +174,7 @@ class RelationModel(nn.Module):
         Where `labels` of subject and object are known, ψ_c becomes P(predicate | labels).
         """
         weights = self.config.ranking
-        cp = scores.cp if scores.geometry is None or not parts.geometry else scores.cp.product(scores.geometry)
+        cp = scores.joint(parts)
         if labels is not None and len(labels):
             cp = cp.given(subject=labels[:, 0], object=labels[:, 1])
         dedup = None
@@ -167,56 +196,76 @@ class RelationModel(nn.Module):
         )
 
     @torch.no_grad()
-    def pairs_of(self, detections: Detections, image: str | Path | Image | None = None) -> PairScores:
-        """The scores of all ordered pairs of an image's boxes."""
-        boxes, picture, frame = detections.boxes, None, detections.size
-        known = len(self.vocabulary.objects)
-        strange = (detections.labels < 0) | (detections.labels >= known)
-        if "evidence" in self.config.sources and strange.any():
-            raise PolyadicError(
-                f"{detections.image}: label {detections.labels[strange][0]} is none of the {known} objects of this "
-                "model (counted from 0); give the detector's labels in its vocabulary"
-            )
-        if self.backbone is not None:
-            if image is None:
-                raise PolyadicError(
-                    f"{detections.image}: this model looks at pixels: give the image as well as its boxes"
-                )
-            opened = open_image(Path(image)) if isinstance(image, str | Path) else image.convert("RGB")
-            frame = frame or (float(opened.width), float(opened.height))
-            picture = prepare_picture(opened, self.config.pixels)
-        if frame is None:
-            raise PolyadicError(f"{detections.image}: the size of the picture is needed: Detections(..., size=(w, h))")
-        pairs = ordered_pairs(len(boxes))
-        regions = unions = None
-        if picture is not None and self.backbone is not None:
-            corners = torch.from_numpy(boxes).float()
-            regions, around = pool_regions(self.backbone, picture, corners, frame, PRECISION[self.config.precision])
-            unions = around[union_rows(pairs, len(boxes)).to(around.device)]
-        inputs = make_inputs(
-            boxes, detections.labels, detections.scores, frame, pairs, self.config.sources, regions, unions
-        )
-        return self.score(inputs.to(self.device), torch.from_numpy(detections.scores))
+    def pairs_of(self, detections: Detections, image: Any = None) -> PairScores:
+        """The scores of all ordered pairs of an image's boxes, as they are given."""
+        from polyadic.model.predicting import inputs_of, look
+
+        photo = None if image is None else open_photo(image)
+        if photo is not None and detections.size is not None:
+            photo = replace(photo, size=detections.size)  # the boxes stay in their frame
+        (seen,) = look(self, [photo], [detections])
+        return self.score(inputs_of(self, seen, slice(None)), torch.from_numpy(detections.scores))
 
     def predict(
-        self,
-        detections: Detections,
-        image: str | Path | Image | None = None,
-        *,
-        k: int | None = None,
-        top: int = 100,
-        parts: Parts = ALL,
+        self, image: Any, detections: Detections | None = None, *, k: int | None = 1, top: int = 20, parts: Parts = ALL
     ) -> Relations:
-        """The best triplets of one image; `pair` counts its ordered pairs (0, 1), (0, 2), ..., (1, 0), ...
+        """The best triplets of one photo: a path, a PIL image, an array [H, W, 3] or a tensor [3, H, W].
 
-        Fewer than two boxes have no pairs, and no relations.
+        Without `detections`, the model's own detector finds the boxes. With them, a model that reads labels alone
+        needs no image (None). Boxes are cut off at the edges of the photo; of two that overlap by more than
+        `ranking.nms` the surer one stays. At most `k` triplets per ordered pair (None: any number).
         """
+        return self.predict_many([image], None if detections is None else [detections], k=k, top=top, parts=parts)[0]
+
+    def predict_many(
+        self,
+        images: Sequence[Any],
+        detections: Sequence[Detections] | None = None,
+        *,
+        k: int | None = 1,
+        top: int = 20,
+        parts: Parts = ALL,
+    ) -> list[Relations]:
+        """`predict` for several photos at once, which is faster."""
+        from polyadic.model.predicting import predict_images
+
+        photos = [None if image is None else open_photo(image) for image in images]
         was = self.training
         self.eval()
         try:
-            return self.rank(self.pairs_of(detections, image), k, top, parts)
+            found = self._detect(photos) if detections is None else detections
+            if len(found) != len(photos):
+                raise PolyadicError(f"predict_many: {len(photos)} images need as many detections, got {len(found)}")
+            return predict_images(self, photos, found, k, top, parts)
         finally:
             self.train(was)
+
+    def _detect(self, photos: Sequence[Photo | None]) -> Sequence[Detections]:
+        if self.detector is None:
+            raise PolyadicError(
+                "predict: this model has no detector of its own: give detections, or set model.detector to one"
+            )
+        given = [photo for photo in photos if photo is not None]
+        if len(given) < len(photos):
+            raise PolyadicError("predict: without detections an image is needed to find some in")
+        many = getattr(self.detector, "detect", None)
+        return [self.detector(photo) for photo in given] if many is None else list(many(given))
+
+    def origin(self, seen: Seen, blocks: Callable[[], Iterable[Block]], parts: Parts = ALL) -> Origin:
+        """An image as ranking takes it, under the config's exponents."""
+        weights = self.config.ranking
+        return Origin(
+            seen.detections,
+            seen.frame,
+            seen.inputs.pairs.cpu(),
+            blocks,
+            self.vocabulary,
+            self.prior if parts.prior and weights.prior else None,
+            weights.prior,
+            weights.selected,
+            weights.boxes,
+            (weights.repeat_iou, weights.repeat) if weights.repeat < 1 else None,
+        )
 
     def predictions(
         self, scene: Scene, scores: PairScores, k: int | None = None, top: int = 100, parts: Parts = ALL
@@ -247,8 +296,3 @@ class RelationModel(nn.Module):
         from polyadic.model.storage import load
 
         return load(Path(folder), torch.device(device), vocabulary)
-
-
-def true_detections(scene: Scene) -> Detections:
-    """The true boxes as a detector that is always right."""
-    return Detections(scene.name, scene.boxes, scene.labels, np.ones(len(scene.boxes)), scene.frame)

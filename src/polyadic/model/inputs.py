@@ -29,16 +29,32 @@ def pool_regions(
     frame: tuple[float, float],
     precision: torch.dtype = torch.float32,
 ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "U D"]]:
-    """Features of the boxes and of the boxes around all unordered pairs, in float16 as the cache keeps them.
-
-    The same rounding with and without a cache, so that both give the same numbers.
-    """
+    """Features of the boxes and of the boxes around all unordered pairs, in float16 as the cache keeps them."""
     low, high = torch.triu_indices(len(boxes), len(boxes), 1)
     everything = torch.cat([boxes, union_boxes(boxes[low], boxes[high])])
-    with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
-        pooled = backbone(picture, everything, frame)
-    half = pooled.float().clamp(-LARGEST, LARGEST).half()
+    half = pool_boxes(backbone, feature_maps(backbone, picture[None], precision), everything, frame, precision)
     return half[: len(boxes)], half[len(boxes) :]
+
+
+@torch.no_grad()
+def feature_maps(backbone: Backbone, pictures: UInt8[Tensor, "I 3 H W"], precision: torch.dtype) -> list[Tensor]:
+    """Of several pictures of one size."""
+    with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
+        return backbone.feature_maps(pictures)
+
+
+@torch.no_grad()
+def pool_boxes(
+    backbone: Backbone,
+    maps: list[Tensor],
+    boxes: Float[Tensor, "K 4"],
+    frame: tuple[float, float],
+    precision: torch.dtype,
+) -> Float[Tensor, "K D"]:
+    """In float16, with and without a cache, so that both give the same numbers. `maps` are those of one picture."""
+    with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
+        pooled = backbone.pool(maps, boxes.to(backbone.device), frame)
+    return pooled.float().clamp(-LARGEST, LARGEST).half()
 
 
 def make_inputs(

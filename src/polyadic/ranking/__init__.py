@@ -25,13 +25,14 @@ from polyadic.cp import CPTensor
 from polyadic.ranking import tensors
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
 from polyadic.ranking.problem import SAFE, Problem, Terms, Weights, Workspace, weights_of
-from polyadic.structures import Relations, SparsePrior, require_tensor
+from polyadic.ranking.relations import Relation, Relations
+from polyadic.structures import SparsePrior, require_tensor
 from polyadic.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
     from polyadic.kernels.ranking import Seen
 
-__all__ = ["Dedup", "rank_relations"]
+__all__ = ["Dedup", "Relation", "Relations", "rank_relations"]
 
 
 _WORKSPACE = Workspace()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 
 from polyadic.vocabulary import PolyadicError
 
@@ -33,6 +33,24 @@ class Photo:
     name: str
     image: Image  # RGB
     size: tuple[float, float]  # (width, height)
+    orientation: int = 1  # as EXIF counts: how the stored rows and columns were turned
+
+    @property
+    def stored(self) -> tuple[float, float]:
+        """(width, height) of the file's rows and columns."""
+        return self.size[::-1] if self.orientation >= 5 else self.size
+
+    def upright(self, boxes: Float[np.ndarray, "N 4"]) -> Float[np.ndarray, "N 4"]:
+        """Boxes on the stored rows and columns, as a detector gives them that reads no EXIF, on the picture seen."""
+        width, height = self.stored
+        x1, y1, x2, y2 = boxes.T
+        if self.orientation in (2, 3, 7, 8):
+            x1, x2 = width - x2, width - x1
+        if self.orientation in (3, 4, 6, 7):
+            y1, y2 = height - y2, height - y1
+        if self.orientation >= 5:
+            x1, y1, x2, y2 = y1, x1, y2, x2
+        return np.stack([x1, y1, x2, y2], 1)
 
 
 def open_image(path: Path) -> Image:
@@ -43,9 +61,10 @@ def open_image(path: Path) -> Image:
 
 
 def open_photo(source: Any, name: str | None = None) -> Photo:
-    """A path, a PIL image, an array [H, W], [H, W, 3] or [H, W, 4], or a tensor [3, H, W], upright.
+    """A path, a PIL image, an array [H, W], [H, W, 3] or [H, W, 4], or a tensor [3, H, W].
 
-    Numbers of arrays and tensors are bytes, or floats from 0 to 1.
+    A file is turned as its EXIF note says; a PIL image is taken as it is. Numbers of arrays and tensors are bytes, or
+    floats from 0 to 1.
     """
     from PIL import ImageOps
     from PIL.Image import Image, fromarray
@@ -55,15 +74,16 @@ def open_photo(source: Any, name: str | None = None) -> Photo:
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
         with _readable(path), _opened(path) as image:
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-            width, height = image.size[::-1] if turned else image.size
+            note = image.getexif().get(0x0112, 1)
+            orientation = note if note in range(2, 9) else 1
+            width, height = image.size[::-1] if orientation >= 5 else image.size
             if min(image.size) >= 2 * _LARGE:
                 image.draft("RGB", (_LARGE, _LARGE))  # JPEGs alone can
             _check_size(image, path)
             upright = to_rgb(ImageOps.exif_transpose(image))
-        return Photo(str(source) if name is None else name, upright, (float(width), float(height)))
+        return Photo(str(source) if name is None else name, upright, (float(width), float(height)), orientation)
     if isinstance(source, Image):
-        upright = to_rgb(ImageOps.exif_transpose(source))
+        upright = to_rgb(source)  # as it is: boxes that come with it were found on it
     elif isinstance(source, np.ndarray) or hasattr(source, "detach"):
         upright = fromarray(_bytes(source))
     else:

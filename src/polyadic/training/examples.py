@@ -17,7 +17,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from polyadic.boxes import ordered_pairs
+from polyadic.boxes import ordered_pairs, suppress
 from polyadic.features import Backbone, PairInputs
 from polyadic.model import make_inputs, union_rows
 from polyadic.sampling import Boxes, proposal_boxes, selection_pairs, true_boxes
@@ -34,6 +34,7 @@ class BoxSource:
 
     detections: Mapping[str, Detections] | None = None
     noise: DetectionNoise | None = None
+    nms: float = 1.0  # of two detections that overlap by more, the less sure one is left out; the paper: at test time
 
     @property
     def fixed(self) -> bool:
@@ -44,12 +45,15 @@ class BoxSource:
         return self.detections is None and self.noise is None
 
     def boxes(self, scene: Scene, rng: np.random.Generator) -> Boxes:
+        if self.true:
+            return true_boxes(scene)
         if self.noise is not None:
-            return proposal_boxes(scene, self.noise.sample(scene, rng), rng)
-        if self.detections is not None:
+            found = self.noise.sample(scene, rng)
+        else:
+            assert self.detections is not None, "neither true nor simulated"
             none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), scene.frame)
-            return proposal_boxes(scene, self.detections.get(scene.name, none), rng)
-        return true_boxes(scene)
+            found = self.detections.get(scene.name, none)
+        return proposal_boxes(scene, found.take(suppress(found.boxes, found.scores, self.nms)), rng)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -26,7 +27,8 @@ def score_scenes(
     stop: Stop | None = None,
     text: str = "scores",
 ) -> Iterator[tuple[Example, PairScores]]:
-    """All ordered pairs of each image, in order."""
+    """All ordered pairs of each image, in order, as at test time: overlapping detections are left out."""
+    source = replace(source, nms=model.config.ranking.nms)
     examples = Examples(scenes, "everything", source, model.config.sources, regions, (seed, "validation", 0))
     watcher = watcher or Silent()
     model.eval()

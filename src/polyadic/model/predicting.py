@@ -1,0 +1,189 @@
+"""From photos and boxes to ranked relations: many images in one pass, and one with many boxes in bounded memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from polyadic.boxes import ordered_pairs, suppress, union_boxes
+from polyadic.features import PairInputs, prepare_picture
+from polyadic.model.inputs import feature_maps, make_inputs, pool_boxes
+from polyadic.ranking import Relations
+from polyadic.ranking.origin import Block
+from polyadic.scenes import Detections, Photo
+from polyadic.vocabulary import PolyadicError
+
+if TYPE_CHECKING:
+    from polyadic.model import PairScores, Parts, RelationModel
+
+BLOCK = 1024  # pairs that pass through the network at once: 32 boxes of one image, or several images with fewer
+KEPT = 1 << 26  # numbers of an image's factors that are kept to be asked; a larger image is computed anew
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """An image whose boxes have been looked at. The boxes around pairs are pooled when their pairs' turn comes."""
+
+    detections: Detections
+    frame: tuple[float, float]
+    inputs: PairInputs  # of all ordered pairs, without `unions`
+    maps: list[Tensor] | None  # of the picture, [1, C, H, W] each
+
+    @property
+    def pairs(self) -> int:
+        return len(self.inputs.pairs)
+
+
+def usable(model: RelationModel, detections: Detections, photo: Photo | None) -> Detections:
+    """Inside the picture, and without those that overlap a surer one too much."""
+    frame = frame_of(photo, detections)
+    known = len(model.vocabulary.objects)
+    strange = detections.labels >= known
+    if strange.any():
+        raise PolyadicError(
+            f"{detections.image}: label {detections.labels[strange][0]} is none of the {known} objects of this "
+            "model (counted from 0); give the detector's labels in its vocabulary"
+        )
+    if photo is not None and detections.size == photo.stored != photo.size:
+        detections = replace(detections, boxes=photo.upright(detections.boxes), size=photo.size)
+    found = detections.inside(frame)
+    return found.take(suppress(found.boxes, found.scores, model.config.ranking.nms))
+
+
+def frame_of(photo: Photo | None, detections: Detections) -> tuple[float, float]:
+    """Of the boxes that come out: the photo's, where there is one."""
+    if photo is not None:
+        return photo.size
+    if detections.size is None:
+        raise PolyadicError(f"{detections.image}: the size of the picture is needed: Detections(..., size=(w, h))")
+    return detections.size
+
+
+@torch.no_grad()
+def look(model: RelationModel, photos: Sequence[Photo | None], found: Sequence[Detections]) -> list[Seen]:
+    """Boxes and, where the model sees pixels, their features; pictures of one size pass the backbone together."""
+    frames = [frame_of(photo, each) for photo, each in zip(photos, found, strict=True)]
+    maps = _maps(model, photos, found)
+    seen = []
+    for each, frame, own in zip(found, frames, maps, strict=True):
+        corners, regions = torch.from_numpy(each.boxes).float(), None
+        if own is not None:
+            assert model.backbone is not None, "maps are a backbone's"
+            regions = pool_boxes(model.backbone, own, corners, frame, model.precision)
+        pairs = ordered_pairs(len(corners))
+        inputs = make_inputs(each.boxes, each.labels, each.scores, frame, pairs, model.config.sources, regions)
+        seen.append(Seen(each, frame, inputs.to(model.device), own))
+    return seen
+
+
+def _maps(
+    model: RelationModel, photos: Sequence[Photo | None], found: Sequence[Detections]
+) -> list[list[Tensor] | None]:
+    maps: list[list[Tensor] | None] = [None] * len(photos)
+    if model.backbone is None:
+        return maps
+    groups: dict[torch.Size, list[tuple[int, Tensor]]] = defaultdict(list)
+    for at, (photo, each) in enumerate(zip(photos, found, strict=True)):
+        if photo is None:
+            raise PolyadicError(f"{each.image}: this model looks at pixels: give the image as well as its boxes")
+        picture = prepare_picture(photo.image, model.config.pixels)
+        groups[picture.shape].append((at, picture))
+    for members in groups.values():
+        together = feature_maps(model.backbone, torch.stack([picture for _, picture in members]), model.precision)
+        for row, (at, _) in enumerate(members):
+            maps[at] = [fmap[row : row + 1] for fmap in together]
+    return maps
+
+
+@torch.no_grad()
+def inputs_of(model: RelationModel, seen: Seen, rows: slice) -> PairInputs:
+    """What the network sees of some pairs."""
+    whole = seen.inputs
+    pairs, unions = whole.pairs[rows], None
+    if seen.maps is not None and model.backbone is not None:
+        around = union_boxes(whole.boxes[pairs[:, 0]], whole.boxes[pairs[:, 1]])
+        unions = pool_boxes(model.backbone, seen.maps, around, seen.frame, model.precision).float()
+    numbers = None if whole.pair_numbers is None else whole.pair_numbers[rows]
+    return replace(whole, pairs=pairs, unions=unions, pair_numbers=numbers)
+
+
+def predict_images(
+    model: RelationModel,
+    photos: Sequence[Photo | None],
+    detections: Sequence[Detections],
+    k: int | None,
+    top: int,
+    parts: Parts,
+) -> list[Relations]:
+    """The best triplets of each image. Images of few pairs share passes through the heads."""
+    found = [usable(model, each, photo) for photo, each in zip(photos, detections, strict=True)]
+    seen = look(model, photos, found)
+    scored: dict[int, list[PairScores]] = {}
+    for group in _together(seen):
+        for at, scores in zip(group, _score(model, [seen[at] for at in group]), strict=True):
+            scored[at] = [scores]
+    relations = []
+    for at, each in enumerate(seen):
+        blocks = partial(_kept, model, parts, scored[at]) if at in scored else partial(_anew, model, parts, each)
+        if at not in scored and each.pairs * _numbers_per_pair(model) <= KEPT:
+            held = list(_blocks(model, each))
+            blocks = partial(_kept, model, parts, held)
+        relations.append(model.origin(each, blocks, parts).rank(k, top))
+    return relations
+
+
+def _together(seen: Sequence[Seen]) -> Iterator[list[int]]:
+    """Images with pairs, as many as fit into one block; larger ones are left out."""
+    group: list[int] = []
+    total = 0
+    for at, each in enumerate(seen):
+        if each.pairs > BLOCK or not each.pairs:
+            continue
+        if total + each.pairs > BLOCK:
+            yield group
+            group, total = [], 0
+        group.append(at)
+        total += each.pairs
+    if group:
+        yield group
+
+
+def _score(model: RelationModel, seen: Sequence[Seen]) -> list[PairScores]:
+    """Several images in one pass, taken apart again."""
+    parts = [inputs_of(model, each, slice(None)) for each in seen]
+    confidences = torch.cat([torch.from_numpy(each.detections.scores) for each in seen])
+    joint = model.score(PairInputs.join(parts), confidences)
+    found, start = [], 0
+    for each in seen:
+        rows = slice(start, start + each.pairs)
+        found.append(replace(joint.take(rows), boxes=each.inputs.boxes, pairs=each.inputs.pairs))
+        start += each.pairs
+    return found
+
+
+def _blocks(model: RelationModel, seen: Seen) -> Iterator[PairScores]:
+    confidences = torch.from_numpy(seen.detections.scores)
+    for start in range(0, seen.pairs, BLOCK):
+        yield model.score(inputs_of(model, seen, slice(start, start + BLOCK)), confidences)
+
+
+def _anew(model: RelationModel, parts: Parts, seen: Seen) -> Iterator[Block]:
+    return _kept(model, parts, _blocks(model, seen))
+
+
+def _kept(model: RelationModel, parts: Parts, scores: Iterable[PairScores]) -> Iterator[Block]:
+    first = 0
+    for each in scores:
+        yield Block(first, each.joint(parts), each.log_selected if parts.selected else None, each.log_boxes)
+        first += len(each.pairs)
+
+
+def _numbers_per_pair(model: RelationModel) -> int:
+    rank = model.config.head.rank + (0 if model.geometry is None else model.geometry.rank)
+    return rank * sum(model.vocabulary.sizes)

@@ -1,0 +1,273 @@
+"""From photos to relations: every kind of picture, many boxes, many images."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_cases import ALL_BOXES, EXPONENTS, NAMES, SOURCES, detections, entries, model_of, photo, same
+from PIL import Image
+
+from polyadic import PolyadicError, Relations, Vocabulary
+from polyadic.features import PairInputs
+from polyadic.model import PairScores, RelationModel, predicting
+from polyadic.scenes import UNKNOWN, Detections, Photo
+
+
+def close(a: Relations, b: Relations) -> None:
+    assert [entry[1:] for entry in entries(a)] == [entry[1:] for entry in entries(b)]
+    torch.testing.assert_close(a.log_score, b.log_score, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(a.log_cp, b.log_cp, rtol=1e-4, atol=1e-4)
+
+
+def test_a_path_a_picture_an_array_and_a_tensor_are_one(tmp_path: Path) -> None:
+    model, given, image = model_of("pixels"), detections(4), photo()
+    image.save(tmp_path / "a.png")
+    array = np.asarray(image)
+    expected = model.predict(image, given)
+    kinds: list[Any] = [tmp_path / "a.png", str(tmp_path / "a.png"), array, array / 255]
+    kinds += [torch.from_numpy(array.copy()).permute(2, 0, 1), torch.from_numpy(array / 255).permute(2, 0, 1).float()]
+    for kind in kinds:
+        assert same(model.predict(kind, given), expected)
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids="+".join)
+@pytest.mark.parametrize("values", [{}, {"ranking.repeat": 0.3}, {"head.context": True}], ids=str)
+def test_blocks_change_nothing(
+    sources: tuple[str, ...], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, given = model_of(*sources, **EXPONENTS, **values, **ALL_BOXES), detections(6, seed=4)
+    given = replace(given, boxes=np.concatenate([given.boxes[:5], given.boxes[:1] + 1]))
+    for k in (None, 1):
+        whole = model.predict(photo(), given, k=k, top=60)
+        for block, kept in ((7, 0), (7, 1 << 20), (29, 0)):
+            with monkeypatch.context() as patch:
+                patch.setattr(predicting, "BLOCK", block)
+                patch.setattr(predicting, "KEPT", kept)
+                close(model.predict(photo(), given, k=k, top=60), whole)
+
+
+def test_whole_images_rank_as_the_evaluation_ranks_them() -> None:
+    cases: list[dict[str, Any]] = [{}, {"ranking.repeat": 0.3}]
+    for values in cases:
+        model, given = model_of("evidence", **EXPONENTS, **values), detections(5, seed=1)
+        close(model.predict(None, given, k=2, top=50), model.rank(model.pairs_of(given), k=2, top=50))
+
+
+def test_of_300_boxes_few_pairs_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rng = model_of("evidence", **ALL_BOXES), np.random.default_rng(0)
+    corner = rng.uniform(0, 900, (300, 2))
+    boxes = np.concatenate([corner, corner + rng.uniform(5, 90, (300, 2))], 1)
+    given = Detections("crowd", boxes, rng.integers(0, 4, 300), rng.uniform(0.1, 1, 300), (1000.0, 1000.0))
+    seen: list[int] = []
+    score = RelationModel.score
+
+    def spy(self: RelationModel, inputs: PairInputs, confidences: torch.Tensor | None = None) -> PairScores:
+        seen.append(len(inputs.pairs))
+        return score(self, inputs, confidences)
+
+    monkeypatch.setattr(RelationModel, "score", spy)
+    monkeypatch.setattr(predicting, "KEPT", 0)
+    found = model.predict(None, given, top=100)
+    assert len(found) == 100
+    assert sum(seen) == 300 * 299
+    assert max(seen) <= predicting.BLOCK
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids="+".join)
+def test_many_images_at_once_are_as_each_alone(sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(*sources, **EXPONENTS)
+    photos = [photo(0), photo(1).resize((50, 90)), photo(2), photo(3), photo(4)]
+    found = [replace(detections(n, seed=n), size=None) for n in (3, 5, 0, 1, 4)]
+    alone = [model.predict(*both, top=30) for both in zip(photos, found, strict=True)]
+    for block in (1024, 20, 12):  # all together; in groups; some too large for one
+        monkeypatch.setattr(predicting, "BLOCK", block)
+        for each, expected in zip(model.predict_many(photos, found, top=30), alone, strict=True):
+            close(each, expected)
+
+
+def test_pictures_of_one_size_pass_the_backbone_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batches = model_of("pixels"), []
+    assert model.backbone is not None
+    maps = model.backbone.feature_maps
+
+    def spy(pictures: torch.Tensor) -> list[torch.Tensor]:
+        batches.append(len(pictures))
+        return maps(pictures)
+
+    monkeypatch.setattr(model.backbone, "feature_maps", spy)
+    photos = [photo(0), photo(1).resize((50, 90)), photo(2)]
+    model.predict_many(photos, [replace(detections(2), size=None)] * 3)
+    assert sorted(batches) == [1, 2]
+
+
+def test_boxes_outside_are_cut_off_and_those_quite_outside_left_out() -> None:
+    model = model_of("evidence")
+    boxes = np.array([[-20.0, -5, 30, 40], [50, 10, 140, 70], [200, 10, 300, 50], [20, 20, 20, 40]])
+    given = Detections("a", boxes, np.array([0, 1, 2, 3]), np.full(4, 0.9), (100.0, 60.0))
+    found = model.predict(None, given)
+    assert found.detections.boxes.tolist() == [[0, 0, 30, 40], [50, 10, 100, 60]]
+    assert found.detections.labels.tolist() == [0, 1]
+
+
+def test_boxes_in_another_frame_come_out_in_the_photos_pixels() -> None:
+    model, given = model_of("pixels"), detections(3)
+    small = replace(given, boxes=given.boxes / 4, size=(25.0, 15.0))
+    found = model.predict(photo(), small)
+    assert found.known_origin().size == (100.0, 60.0)
+    np.testing.assert_allclose(found.detections.boxes, given.boxes)
+    close(found, model.predict(photo(), given))
+
+
+def test_of_boxes_that_overlap_too_much_the_surer_one_is_related() -> None:
+    model = model_of("evidence")
+    boxes = np.array([[10.0, 10, 50, 50], [10, 10, 50, 48], [60, 10, 90, 50]])
+    given = Detections("a", boxes, np.array([0, 1, 2]), np.array([0.5, 0.8, 0.4]), (100.0, 60.0))
+    assert model.predict(None, given).detections.labels.tolist() == [1, 2]
+    assert len(model_of("evidence", **ALL_BOXES).predict(None, given).detections) == 3
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids="+".join)
+def test_boxes_of_unknown_class_are_related_all_the_same(sources: tuple[str, ...]) -> None:
+    model, given = model_of(*sources), detections(3)
+    found = model.predict(photo(), replace(given, labels=np.array([UNKNOWN, 1, UNKNOWN])))
+    assert len(found) == 6
+    assert found.log_score.isfinite().all()
+    assert found.to_dict()["boxes"][0]["label"] is None
+    assert all(name in NAMES.objects for name in found.box_names())
+
+
+def test_an_unknown_class_is_the_mean_of_all_classes() -> None:
+    model = model_of("evidence")
+    feature = model.features.evidence
+    assert feature is not None
+    numbers = torch.zeros(5, 11), torch.zeros(1, 30)
+    labels = torch.tensor([[0, -1], [1, -1], [2, -1], [3, -1], [UNKNOWN, -1]])
+    subject, object, _ = feature(labels, *numbers, torch.tensor([[0, 1]]))
+    for x in (subject, object):
+        torch.testing.assert_close(x[4], x[:4].mean(0))
+
+
+@pytest.mark.parametrize("orientation", [3, 6, 8])
+def test_a_turned_photo_stands_upright_whichever_way_its_boxes_were_found(tmp_path: Path, orientation: int) -> None:
+    model, image = model_of("pixels"), photo()
+    turn = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}[orientation]
+    stored, note = image.transpose(turn), Image.Exif()
+    note[0x0112] = orientation
+    stored.save(tmp_path / "turned.png", exif=note)
+    upright = replace(detections(3), size=None)
+    expected = model.predict(image, upright)
+    found = model.predict(tmp_path / "turned.png", upright)
+    close(found, expected)
+    assert found.known_origin().size == (100.0, 60.0)
+    if orientation == 3:
+        return  # the sizes tell no difference
+    x1, y1, x2, y2 = upright.boxes.T
+    sideways = {6: [y1, 100 - x2, y2, 100 - x1], 8: [60 - y2, x1, 60 - y1, x2]}[orientation]
+    given = replace(upright, boxes=np.stack(sideways, 1), size=(60.0, 100.0))
+    found = model.predict(tmp_path / "turned.png", given)
+    close(found, expected)
+    np.testing.assert_allclose(found.detections.boxes, upright.boxes)
+
+
+def test_without_boxes_the_models_own_detector_finds_them() -> None:
+    model, given = model_of("evidence"), detections(3)
+    with pytest.raises(PolyadicError, match="this model has no detector of its own: give detections"):
+        model.predict(photo())
+    seen: list[Photo] = []
+
+    def detector(each: Photo) -> Detections:
+        seen.append(each)
+        return given
+
+    model.detector = detector
+    assert same(model.predict(photo()), model.predict(photo(), given))
+    assert [each.size for each in seen] == [(100, 60)]
+    assert "detector" not in str(list(model.state_dict()))
+    with pytest.raises(PolyadicError, match="without detections an image is needed"):
+        model.predict(None)
+    with pytest.raises(PolyadicError, match="2 images need as many detections, got 1"):
+        model.predict_many([photo(), photo()], [given])
+
+
+def test_relations_in_json_say_boxes_names_and_why() -> None:
+    model, given = model_of("evidence", **EXPONENTS), detections(3)
+    found = model.predict(None, given, top=4)
+    record = json.loads(found.to_json())
+    assert record == found.to_dict()
+    assert (record["image"], record["size"]) == ("a.jpg", [100, 60])
+    assert [box["label"] for box in record["boxes"]] == [NAMES.objects[label] for label in given.labels]
+    assert len(record["relations"]) == 4
+    for each, relation in zip(record["relations"], found, strict=True):
+        assert (each["subject"]["name"], each["predicate"], each["object"]["name"]) == relation.names
+        assert each["score"] == pytest.approx(math.exp(relation.log_score))
+        assert each["score"] == pytest.approx(math.prod(each["parts"].values()))
+        s, o = each["subject"]["box"], each["object"]["box"]
+        assert each["parts"]["detector"] == pytest.approx((given.scores[s] * given.scores[o]) ** 0.4)
+        assert relation.boxes is not None
+        assert list(relation.boxes[0]) == record["boxes"][s]["box"]
+
+
+def test_relations_as_a_graph() -> None:
+    found = model_of("evidence").predict(None, detections(4), k=2, top=5)
+    graph, record = found.to_networkx(), found.to_dict()
+    assert graph.number_of_edges() == 5
+    ends = {at for each in record["relations"] for at in (each["subject"]["box"], each["object"]["box"])}
+    assert set(graph.nodes) == ends
+    edges = sorted((s, o, data["predicate"], data["score"]) for s, o, data in graph.edges(data=True))
+    assert edges == sorted(
+        (each["subject"]["box"], each["object"]["box"], each["predicate"], each["score"])
+        for each in record["relations"]
+    )
+    assert all(data["name"] in NAMES.objects and len(data["box"]) == 4 for _, data in graph.nodes(data=True))
+
+
+def test_a_box_is_called_as_its_best_relation_calls_it() -> None:
+    found = model_of("evidence").predict(None, detections(3), top=1)
+    (each,) = found.to_dict()["relations"]
+    names = found.box_names()
+    assert names[each["subject"]["box"]] == each["subject"]["name"]
+    (other,) = {0, 1, 2} - {each["subject"]["box"], each["object"]["box"]}
+    assert names[other] == NAMES.objects[found.detections.labels[other]]
+
+
+def test_weak_relations_are_left_out_by_score() -> None:
+    found = model_of("evidence").predict(None, detections(3), k=None, top=30)
+    bar = math.exp(found[10].log_score)
+    assert len(found.above(bar * 0.999999)) == 11
+    assert len(found.above(0)) == 30
+    assert len(found.above(1)) == 0
+
+
+def test_pictures_of_relations(tmp_path: Path) -> None:
+    found = model_of("evidence").predict(None, detections(3))
+    assert found.draw(photo()).width > 640
+    for name in ("a.png", "a.svg", "a.jpg"):
+        found.save_drawing(tmp_path / name, photo())
+        assert (tmp_path / name).stat().st_size > 1000
+    assert (tmp_path / "a.svg").read_text().startswith("<svg")
+
+
+def test_other_things_than_pictures_are_refused() -> None:
+    model = model_of("pixels")
+    for kind, says in (
+        (7, "expected a picture: a path, a PIL image, an array .* got int"),
+        (np.zeros((2, 3, 4, 5)), r"expected a picture \[H, W, 3\], got an array \[2, 3, 4, 5\]"),
+        (np.full((4, 5, 3), 3.0), "floats must lie in 0 to 1, got 3 to 3"),
+        (torch.zeros(7, 4, 5), r"expected a picture \[3, H, W\], got a tensor \[7, 4, 5\]"),
+    ):
+        with pytest.raises(PolyadicError, match=says):
+            model.predict(kind, detections(2))
+
+
+def test_a_model_and_boxes_of_other_words_do_not_meet() -> None:
+    other = Vocabulary(objects=("x", "y"), predicates=("on",))
+    assert other.index("predicate", "on") == 0
+    with pytest.raises(PolyadicError, match="no object is called 'on'"):
+        other.index("subject", "on")

@@ -1,0 +1,182 @@
+"""Asking the distribution, against the dense f_spo."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from model_cases import EXPONENTS, NAMES, dense, detections, model_of, photo
+from torch import Tensor
+
+from polyadic import PolyadicError, RelationModel, Relations
+from polyadic.model import ALL, Parts, predicting
+from polyadic.scenes import Detections
+
+PAIRS = [(s, o) for s in range(4) for o in range(4) if s != o]
+
+
+def dense_parts(model: RelationModel, given: Detections, parts: Parts = ALL) -> tuple[Tensor, Tensor]:
+    """ψ_c · ψ_u^a and f of every pair and triplet, [B, S, P, O], from the paper's formula."""
+    scores = model.pairs_of(given, photo() if model.backbone is not None else None)
+    assert model.prior is not None
+    assert scores.log_selected is not None
+    assert scores.geometry is not None
+    joint = dense(scores.cp) * dense(scores.geometry)
+    joint /= joint.sum((1, 2, 3), keepdim=True)
+    weights = model.config.ranking
+    triplets = torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))
+    if parts.prior:
+        joint = joint * (weights.prior * model.prior.log_prob(triplets)).exp().view(NAMES.sizes)
+    f = joint.clone()
+    for at, (s, o) in enumerate(PAIRS):
+        boxes = math.log(given.scores[s]) + math.log(given.scores[o])
+        f[at] *= math.exp(weights.selected * float(scores.log_selected[at]) + weights.boxes * boxes)
+    return joint, f
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [("evidence", {}), ("evidence", EXPONENTS), ("pixels", EXPONENTS)]
+
+
+def case(source: str, values: dict[str, Any]) -> tuple[RelationModel, Detections, Relations]:
+    model, given = model_of(source, **values), detections(4, seed=3)
+    return model, given, model.predict(photo(), given)
+
+
+@pytest.mark.parametrize(("source", "values"), CASES, ids=str)
+@pytest.mark.parametrize(("subject", "object"), list(itertools.product([0, 3], [1, 2])))
+def test_two_labels_give_the_predicates_of_the_likeliest_pair(
+    source: str, values: dict[str, Any], subject: int, object: int
+) -> None:
+    model, given, found = case(source, values)
+    joint, f = dense_parts(model, given)
+    answers = found.query(subject=NAMES.objects[subject], object=NAMES.objects[object])
+    pair = int(f[:, subject, :, object].sum(-1).argmax())
+    expected = joint[pair, subject, :, object] / joint[pair, subject, :, object].sum()
+    assert len(answers) == len(NAMES.predicates)
+    assert sum(each.probability for each in answers) == pytest.approx(1)
+    assert [each.probability for each in answers] == sorted((each.probability for each in answers), reverse=True)
+    for each in answers:
+        predicate = NAMES.predicates.index(each.names[1])
+        assert each.names[::2] == (NAMES.objects[subject], NAMES.objects[object])
+        assert each.probability == pytest.approx(float(expected[predicate]), rel=1e-4)
+        assert each.score == pytest.approx(float(f[pair, subject, predicate, object]), rel=1e-4)
+        assert each.boxes == tuple(tuple(found.detections.boxes[at].tolist()) for at in PAIRS[pair])
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (3, 2)])
+def test_a_pair_may_be_named(pair: tuple[int, int]) -> None:
+    model, given, found = case("evidence", EXPONENTS)
+    joint, _ = dense_parts(model, given)
+    at = PAIRS.index(pair)
+    answers = found.query(subject="cat", object="cup", pair=pair)
+    row = joint[at, 1, :, 2] / joint[at, 1, :, 2].sum()
+    assert {each.names[1]: pytest.approx(each.probability, rel=1e-4) for each in answers} == {
+        name: float(p) for name, p in zip(NAMES.predicates, row, strict=True)
+    }
+
+
+@pytest.mark.parametrize(("source", "values"), CASES, ids=str)
+@pytest.mark.parametrize(
+    "labels", [{"predicate": 1}, {"subject": 2}, {"object": 0}, {"subject": 1, "predicate": 2}], ids=str
+)
+def test_other_questions_give_the_best_pairs_and_labels(
+    source: str, values: dict[str, Any], labels: dict[str, int]
+) -> None:
+    model, given, found = case(source, values)
+    joint, f = dense_parts(model, given)
+    axes = ("subject", "predicate", "object")
+    mask = torch.zeros(NAMES.sizes, dtype=torch.bool)
+    mask[tuple(labels.get(name, slice(None)) for name in axes)] = True
+    f = f.masked_fill(~mask, 0)
+    sums = joint.masked_fill(~mask, 0).sum((1, 2, 3))
+    best = f.flatten().argsort(descending=True)[:7].tolist()
+    words: dict[str, Any] = {
+        name: (NAMES.predicates if name == "predicate" else NAMES.objects)[label] for name, label in labels.items()
+    }
+    answers = found.query(**words, top=7)
+    assert len(answers) == 7
+    for each, flat in zip(answers, best, strict=True):
+        pair, s, p, o = (int(x) for x in torch.unravel_index(torch.tensor(flat), f.shape))
+        assert each.names == NAMES.decode((s, p, o))
+        assert each.boxes[0] == tuple(found.detections.boxes[PAIRS[pair][0]].tolist())
+        assert each.score == pytest.approx(float(f[pair, s, p, o]), rel=1e-4)
+        assert each.probability == pytest.approx(float(joint[pair, s, p, o] / sums[pair]), rel=1e-4)
+
+
+def test_probabilities_of_two_unknowns_sum_to_one() -> None:
+    _, _, found = case("evidence", EXPONENTS)
+    answers = found.query(predicate="on", pair=(1, 2), top=16)
+    assert sum(each.probability for each in answers) == pytest.approx(1)
+
+
+def test_parts_that_were_left_out_are_not_asked() -> None:
+    model, given, _ = case("evidence", {})
+    parts = Parts(prior=False)
+    joint, _ = dense_parts(model, given, parts)
+    answers = model.predict(None, given, parts=parts).query(subject="dog", object="cat", pair=(2, 0))
+    row = joint[PAIRS.index((2, 0)), 0, :, 1]
+    assert answers[0].probability == pytest.approx(float(row.max() / row.sum()), rel=1e-4)
+
+
+def test_the_parts_of_an_answer_multiply_to_its_score() -> None:
+    _, _, found = case("evidence", EXPONENTS)
+    record = found.query(predicate="by", top=5).to_dict()
+    assert record["given"] == {"predicate": "by"}
+    for each in record["relations"]:
+        assert math.prod(each["parts"].values()) == pytest.approx(each["score"])
+        assert 0 < each["probability"] <= 1
+    assert json.loads(found.query(predicate="by", top=5).to_json()) == record
+
+
+def test_blocks_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, whole = case("pixels", EXPONENTS)
+    monkeypatch.setattr(predicting, "BLOCK", 5)
+    for kept in (0, 1 << 20):
+        monkeypatch.setattr(predicting, "KEPT", kept)
+        _, _, parts = case("pixels", EXPONENTS)
+        asked: list[dict[str, Any]] = [{"predicate": "on"}, {"subject": "dog", "object": "bed"}, {"object": "cup"}]
+        for words in asked:
+            for a, b in zip(whole.query(**words, top=9), parts.query(**words, top=9), strict=True):
+                assert a.names == b.names
+                assert a.boxes == b.boxes
+                assert a.probability == pytest.approx(b.probability, rel=1e-5)
+
+
+def test_an_image_without_pairs_has_no_answers() -> None:
+    model = model_of("evidence")
+    for n in (0, 1):
+        found = model.predict(None, detections(n))
+        assert len(found.query(predicate="on")) == len(found.query(subject="dog", object="cat")) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({}, "give one or two of subject, predicate and object"),
+        ({"subject": "dog", "predicate": "on", "object": "cat"}, "give one or two of"),
+        ({"subject": "dgo"}, "no object is called 'dgo'; did you mean 'dog'?"),
+        ({"predicate": "dog"}, "no predicate is called 'dog'"),
+        (
+            {"predicate": "on", "pair": (1, 1)},
+            r"pair must be two different boxes of the 4, counted from 0, got \(1, 1\)",
+        ),
+        ({"predicate": "on", "pair": (0, 4)}, "pair must be two different boxes"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(words: dict[str, Any], says: str) -> None:
+    _, _, found = case("evidence", {})
+    with pytest.raises(PolyadicError, match=says):
+        found.query(**words)
+
+
+def test_relations_of_bare_tensors_cannot_be_asked() -> None:
+    zero = torch.zeros(1)
+    bare = Relations(
+        torch.zeros(1, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long), zero, zero, zero, zero, zero, zero
+    )
+    with pytest.raises(PolyadicError, match=r"know no image; RelationModel\.predict gives ones that do"):
+        bare.query(predicate="on")

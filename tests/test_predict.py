@@ -18,6 +18,7 @@ from polyadic import PolyadicError, Relations, Vocabulary
 from polyadic.features import PairInputs
 from polyadic.model import PairScores, RelationModel, predicting
 from polyadic.scenes import UNKNOWN, Detections, Photo
+from polyadic.vocabulary import PolyadicWarning
 
 
 def close(a: Relations, b: Relations) -> None:
@@ -84,7 +85,7 @@ def test_of_300_boxes_few_pairs_are_looked_at_at_once(monkeypatch: pytest.Monkey
 def test_many_images_at_once_are_as_each_alone(sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(*sources, **EXPONENTS)
     photos = [photo(0), photo(1).resize((50, 90)), photo(2), photo(3), photo(4)]
-    found = [replace(detections(n, seed=n), size=None) for n in (3, 5, 0, 1, 4)]
+    found = [detections(n, seed=n) for n in (3, 5, 0, 1, 4)]
     alone = [model.predict(*both, top=30) for both in zip(photos, found, strict=True)]
     for block in (1024, 20, 12):  # all together; in groups; some too large for one
         monkeypatch.setattr(predicting, "BLOCK", block)
@@ -103,7 +104,7 @@ def test_pictures_of_one_size_pass_the_backbone_together(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(model.backbone, "feature_maps", spy)
     photos = [photo(0), photo(1).resize((50, 90)), photo(2)]
-    model.predict_many(photos, [replace(detections(2), size=None)] * 3)
+    model.predict_many(photos, [detections(2)] * 3)
     assert sorted(batches) == [1, 2]
 
 
@@ -111,7 +112,8 @@ def test_boxes_outside_are_cut_off_and_those_quite_outside_left_out() -> None:
     model = model_of("evidence")
     boxes = np.array([[-20.0, -5, 30, 40], [50, 10, 140, 70], [200, 10, 300, 50], [20, 20, 20, 40]])
     given = Detections("a", boxes, np.array([0, 1, 2, 3]), np.full(4, 0.9), (100.0, 60.0))
-    found = model.predict(None, given)
+    with pytest.warns(PolyadicWarning, match="a: 2 of 4 boxes lie outside the picture or have no area"):
+        found = model.predict(None, given)
     assert found.detections.boxes.tolist() == [[0, 0, 30, 40], [50, 10, 100, 60]]
     assert found.detections.labels.tolist() == [0, 1]
 

@@ -132,6 +132,17 @@ def test_the_parts_of_an_answer_multiply_to_its_score() -> None:
     assert json.loads(found.query(predicate="by", top=5).to_json()) == record
 
 
+@pytest.mark.parametrize(("source", "values"), CASES, ids=str)
+def test_the_probability_of_a_triplet_is_that_given_its_pair(source: str, values: dict[str, Any]) -> None:
+    model, given, _ = case(source, values)
+    joint, _ = dense_parts(model, given)
+    found = model.predict(photo(), given, k=2, top=11)
+    for relation, probability in zip(found, found.probability().tolist(), strict=True):
+        row = joint[relation.pair]
+        assert probability == pytest.approx(float(row[relation.triplet] / row.sum()), rel=1e-4)
+    assert [each["probability"] for each in found.to_dict()["relations"]] == found.probability().tolist()
+
+
 def test_blocks_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, whole = case("pixels", EXPONENTS)
     monkeypatch.setattr(predicting, "BLOCK", 5)
@@ -144,6 +155,7 @@ def test_blocks_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert a.names == b.names
                 assert a.boxes == b.boxes
                 assert a.probability == pytest.approx(b.probability, rel=1e-5)
+        torch.testing.assert_close(parts.probability(), whole.probability(), rtol=1e-4, atol=0)
 
 
 def test_an_image_without_pairs_has_no_answers() -> None:

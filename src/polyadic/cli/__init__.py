@@ -12,21 +12,23 @@ from typing import Annotated
 import typer
 
 import polyadic
-from polyadic.cli import ablate, config, data, demo, evaluate, train
+from polyadic.cli import ablate, config, data, demo, detect, evaluate, predict, train
 from polyadic.cli.flags import ANY
 from polyadic.vocabulary import PolyadicError
 
 app = typer.Typer(
     name="polyadic",
-    help="Who does what to whom in a photo: datasets, training, evaluation.",
+    help="Who does what to whom in a photo: datasets, training, evaluation, prediction.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 app.add_typer(data.app, name="data")
+app.add_typer(detect.app, name="detect")
 app.command(name="train", context_settings=ANY)(train.command)
 app.command(name="evaluate")(evaluate.command)
+app.command(name="predict")(predict.command)
 app.command(name="ablate", context_settings=ANY)(ablate.command)
 app.command(name="config")(config.command)
 app.command(name="demo")(demo.command)
@@ -77,6 +79,8 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
     A word that is a file stays an argument.
     """
+    if arguments[:1] == ["predict"]:
+        return list(arguments)  # its options take one value each, and its arguments may be patterns
     words: list[str] = []
     option, fresh = "", False
     for word in arguments:

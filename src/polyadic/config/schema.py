@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-from polyadic.config.checks import check, names_of, plain
-from polyadic.config.merging import merge
-from polyadic.config.text import toml
-
-T = TypeVar("T")
-
-
-def _paper(default: T, about: str) -> T:
-    value: T = field(default=default, metadata={"about": f"paper: {about}"})
-    return value
-
-
-def _ours(default: T, about: str) -> T:
-    value: T = field(default=default, metadata={"about": f"ours: {about}"})
-    return value
+from polyadic.config.checks import check, check_sources
+from polyadic.config.settings import Settings
+from polyadic.config.settings import ours as _ours
+from polyadic.config.settings import paper as _paper
 
 
 @dataclass(frozen=True)
@@ -30,6 +19,7 @@ class Data:
     root: str = _ours("", "the folder that holds it; toy needs none")
     pictures: Literal["required", "present"] = _ours("required", "present: go on without the scenes that lack theirs")
     detections: str = _ours("", "a file of proposals of the training images, for the stage [proposals]")
+    detector: str = _ours("", "a run of `polyadic detect train`: finds those proposals, and stays with the model")
     simulate: str = _ours("", "a file of a detector's boxes on any images: train on simulated detections like them")
 
 
@@ -100,6 +90,7 @@ class Geometry:
 class Ranking:
     """[ranking] f_spo at test time."""
 
+    nms: float = _paper(0.7, "of two detections that overlap by more, the less sure one is left out; 1: none")
     prior: float = _paper(1.0, "exponent of ψ_u; 0 leaves it out")
     selected: float = _paper(1.0, "exponent of P(X_sel)")
     boxes: float = _paper(1.0, "exponent of the detector's confidences")
@@ -139,7 +130,7 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """A whole run."""
 
     sources: tuple[Literal["pixels", "evidence"], ...] = _paper(("pixels",), "pixels; evidence is what a detector says")
@@ -166,19 +157,4 @@ class Config:
 
     def __post_init__(self) -> None:
         check(self)
-
-    def change(self, **values: Any) -> Config:
-        """Other values by dotted key: `change(**{"head.rank": 3})`."""
-        nested: dict[str, Any] = {}
-        for key, value in values.items():
-            section, _, name = key.rpartition(".")
-            (nested.setdefault(section, {}) if section else nested)[name] = value
-        changed: Config = merge(self, nested)
-        return changed
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: plain(getattr(self, name)) for name in names_of(self)}
-
-    def to_toml(self) -> str:
-        """With a comment beside each value: what it is and whose."""
-        return "\n".join(toml(self))
+        check_sources(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from polyadic.model.inputs import feature_maps, make_inputs, pool_boxes
 from polyadic.ranking import Relations
 from polyadic.ranking.origin import Block
 from polyadic.scenes import Detections, Photo
-from polyadic.vocabulary import PolyadicError
+from polyadic.vocabulary import PolyadicError, PolyadicWarning
 
 if TYPE_CHECKING:
     from polyadic.model import PairScores, Parts, RelationModel
@@ -53,6 +54,13 @@ def usable(model: RelationModel, detections: Detections, photo: Photo | None) ->
     if photo is not None and detections.size == photo.stored != photo.size:
         detections = replace(detections, boxes=photo.upright(detections.boxes), size=photo.size)
     found = detections.inside(frame)
+    if len(found) < len(detections):
+        lost = f"{len(detections) - len(found):,} of {len(detections):,} boxes"
+        warnings.warn(
+            f"{detections.image}: {lost} lie outside the picture or have no area, and are left out",
+            PolyadicWarning,
+            stacklevel=4,
+        )
     return found.take(suppress(found.boxes, found.scores, model.config.ranking.nms))
 
 

@@ -136,6 +136,12 @@ class Relations:
         """Those of at least this score, f_spo."""
         return self[self.log_score.exp() >= score]
 
+    def probability(self) -> Float[Tensor, " N"]:
+        """P(triplet | its pair of boxes): ψ_c ψ_u over its sum for the pair; detector and P(X_sel) are left aside."""
+        from polyadic.ranking.query import triplet_probability
+
+        return triplet_probability(self)
+
     def query(
         self,
         subject: str | None = None,

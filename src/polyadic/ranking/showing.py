@@ -23,7 +23,7 @@ PARTS = {
 
 
 def to_dict(found: Relations) -> dict[str, Any]:
-    """See `Relations.to_dict`; the score of a relation is the product of its parts."""
+    """The score of a relation, f_spo, is the product of its parts; its probability is given its pair of boxes."""
     origin, names, pairs = found.known_origin(), found.names(), _pairs(found)
     columns = {part: getattr(found, column).exp().tolist() for part, column in PARTS.items()}
     relations = [
@@ -31,10 +31,13 @@ def to_dict(found: Relations) -> dict[str, Any]:
             "subject": {"box": pairs[at][0], "name": names[at][0]},
             "predicate": names[at][1],
             "object": {"box": pairs[at][1], "name": names[at][2]},
+            "probability": probability,
             "score": score,
             "parts": {part: values[at] for part, values in columns.items()},
         }
-        for at, score in enumerate(found.log_score.exp().tolist())
+        for at, (probability, score) in enumerate(
+            zip(found.probability().tolist(), found.log_score.exp().tolist(), strict=True)
+        )
     ]
     given = origin.detections
     boxes = [

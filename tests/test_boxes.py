@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from oracles import plain_iou
 from torch import Tensor
 
 from polyadic import box_iou
-from polyadic.boxes import GEOMETRY, ordered_pairs, pair_geometry, pair_masks, union_boxes
+from polyadic.boxes import GEOMETRY, ordered_pairs, pair_geometry, pair_masks, suppress, union_boxes
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])
@@ -146,3 +147,17 @@ def test_geometry_of_boxes_without_area_is_finite() -> None:
     found = pair_geometry(boxes[s], boxes[o], torch.tensor([[90.0, 50]]).expand(12, 2))
     assert found.isfinite().all()
     assert found.abs().max() < 20
+
+
+@pytest.mark.parametrize("overlap", [0.3, 0.7, 1.0])
+def test_suppression_is_the_slow_loop(overlap: float) -> None:
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 2, 30):
+        boxes = np.sort(rng.integers(0, 9, (n, 2, 2)), 1).reshape(n, 4).astype(float)
+        scores = rng.integers(0, 4, n) / 4  # with ties
+        kept: list[int] = []
+        for at in sorted(range(n), key=lambda i: (-scores[i], i)):
+            alike = box_iou(torch.from_numpy(boxes[at]), torch.from_numpy(boxes[kept]).view(-1, 4))
+            if overlap == 1 or not bool((alike > overlap).any()):
+                kept.append(at)
+        assert suppress(boxes, scores, overlap).tolist() == sorted(kept)

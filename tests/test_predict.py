@@ -198,6 +198,29 @@ def test_without_boxes_the_models_own_detector_finds_them() -> None:
         model.predict_many([photo(), photo()], [given])
 
 
+class Fixed(torch.nn.Module):
+    """A detector with a weight, that always says the same."""
+
+    def __init__(self, given: Detections) -> None:
+        super().__init__()
+        self.given, self.weight = given, torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, each: Photo) -> Detections:
+        return self.given
+
+
+def test_a_detector_that_is_a_network_stays_one_of_its_own() -> None:
+    model, given = model_of("evidence"), detections(3)
+    before = list(model.state_dict())
+    model.detector = fixed = Fixed(given)
+    assert same(model.predict(photo()), model.predict(photo(), given))
+    assert list(model.state_dict()) == before
+    model.double()
+    assert fixed.weight.dtype == torch.float64  # it goes where the model goes
+    model.detector = None
+    assert model.detector is None
+
+
 def test_relations_in_json_say_boxes_names_and_why() -> None:
     model, given = model_of("evidence", **EXPONENTS), detections(3)
     found = model.predict(None, given, top=4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -257,6 +257,29 @@ def ablation_table(ablation: Ablation) -> None:
         paper = [" ".join(f"{value:.2f}" for value in line.paper or ())] if published else []
         table.add_row(line.label, *cells, loss, *paper)
     console.print(table)
+
+
+def table1_table(name: str, result: Comparison, free: Mapping[Protocol, int | None], notes: Sequence[str]) -> None:
+    """As the paper's Table 1: recalls in percent."""
+    from polyadic.experiments.table1 import COLUMNS, TASKS, TOPS, table1
+
+    console = _console()
+    protocol = next(row.protocol for _, row in result.rows)
+    console.print(f"{name} on {result.dataset} {result.split}, {protocol.name}, recall in percent", style="bold")
+    lines = table1(result, free)
+    for task in TASKS:
+        table = Table(box=None, padding=(0, 1, 0, 1))
+        table.add_column(f"{task} detection", no_wrap=True, min_width=28)
+        for _, k, top in (column for column in COLUMNS if column[0] == task):
+            words = f"free k R@{top}" if k == "free" else f"k = {k} R@{top}" if top == TOPS[0] else f"R@{top}"
+            table.add_column(words, justify="right", no_wrap=True)
+        for line in lines:
+            cells = [value for value, column in zip(line.cells, COLUMNS, strict=True) if column[0] == task]
+            table.add_row(line.label, *(_percent(value) for value in cells))
+        console.print(table)
+        console.print("")
+    for note in dict.fromkeys([*notes, *result.notes]):
+        console.print(note)
 
 
 def _mean(value: float, deviation: float) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import polyadic
-from polyadic.cli import ablate, config, data, demo, detect, evaluate, predict, train
+from polyadic.cli import ablate, config, data, demo, detect, evaluate, predict, reproduce, train
 from polyadic.cli.flags import ANY
 from polyadic.vocabulary import PolyadicError
 
@@ -25,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data.app, name="data")
+app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(detect.app, name="detect")
 app.command(name="train", context_settings=ANY)(train.command)
 app.command(name="evaluate")(evaluate.command)

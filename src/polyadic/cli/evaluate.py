@@ -70,6 +70,12 @@ def command(
     tie: Annotated[str | None, typer.Option("--tie", help="first or last.")] = None,
     iou_offset: Annotated[int | None, typer.Option("--iou-offset", help="1 or 0.")] = None,
     bootstrap: Annotated[int, typer.Option("--bootstrap", min=0, help="Replicates for 95% intervals over images.")] = 0,
+    table1: Annotated[
+        bool,
+        typer.Option(
+            "--table1", help="A run in the columns of the paper's Table 1: --task relationship phrase --k 1 10 free."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="One line per number, for a results file.")] = False,
 ) -> None:
@@ -84,6 +90,11 @@ def command(
     for word in k or ():
         _number("any" if word == "free" else word)
     bases = [get_protocol(name).change(**changes) for name in dict.fromkeys(protocol or ["lu2016"])]
+    if table1:
+        if not predictions.expanduser().is_dir() or task or k or top or len(bases) > 1:
+            raise PolyadicError("--table1 is for a run under one protocol, and sets --task, --k and --top itself")
+        task, k = ["relationship", "phrase"], ["1", "10", "free"]
+        bases = [base.change(tops=(50, 100)) for base in bases]
     if predictions.expanduser().is_dir():
         from polyadic.cli.evaluate_run import scores_of
 
@@ -95,7 +106,12 @@ def command(
         words = list(dict.fromkeys(k or ["free" if split == "test" else "any"]))
         ks: list[int | Literal["free"] | None] = ["free" if word == "free" else _number(word) for word in words]
         scored = scores_of(predictions, asked, ks, split, dataset, root, detections, without or [], save, bootstrap)
-        _show(predictions.name, scored.result, list(scored.notes), scored.free, as_json, as_csv)
+        if table1 and not as_json and not as_csv:
+            from polyadic.report import table1_table
+
+            table1_table(predictions.name, scored.result, scored.free, scored.notes)
+        else:
+            _show(predictions.name, scored.result, list(scored.notes), scored.free, as_json, as_csv)
         return
     for value, option in ((without, "--without"), (save, "--save")):
         if value is not None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
+from polyadic.config.settings import C
 from polyadic.vocabulary import PolyadicError
-
-if TYPE_CHECKING:
-    from polyadic.config import Config
 
 ANY = {"allow_extra_args": True, "ignore_unknown_options": True}  # typer leaves unknown options to us
 
@@ -38,7 +35,7 @@ def split_words(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     return (names[0] if names else None), fields
 
 
-def with_fields(config: Config, fields: dict[str, str], own: Sequence[str]) -> Config:
+def with_fields(config: C, fields: dict[str, str], own: Sequence[str]) -> C:
     """The config with these fields; an unknown one is refused with the nearest of all options, `own` included."""
     from polyadic.config import keys, parse_value
 

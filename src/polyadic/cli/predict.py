@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import math
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,15 +13,20 @@ import typer
 from polyadic.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
-    from polyadic.experiments.photos import Question, Result
+    from polyadic.experiments.photos import Item, Question, Result
     from polyadic.model import RelationModel
-    from polyadic.scenes import Detections
     from polyadic.scenes.detections import Choice
 
 
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A training run, or a saved model.")],
-    paths: Annotated[list[str], typer.Argument(metavar="PATHS...", help="Photos, folders of photos, patterns.")],
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATHS...",
+            help="Photos, folders, patterns. Without: all images of --detections, by a model that sees no pixels.",
+        ),
+    ] = None,
     detector: Annotated[
         Path | None,
         typer.Option("--detector", help="A detector: a run of `polyadic detect train`, or an .onnx file."),
@@ -49,7 +53,7 @@ def command(
     subject: Annotated[str | None, typer.Option("--subject", help="Ask: relations with this subject.")] = None,
     predicate: Annotated[str | None, typer.Option("--predicate", help="Ask: with this predicate.")] = None,
     object: Annotated[str | None, typer.Option("--object", help="Ask: with this object.")] = None,
-    draw: Annotated[Path | None, typer.Option("--draw", help="A folder for pictures of what was found.")] = None,
+    drawn: Annotated[Path | None, typer.Option("--draw", help="A folder for pictures of what was found.")] = None,
     draw_as: Annotated[str, typer.Option("--draw-as", help="png or svg.")] = "png",
     out: Annotated[Path | None, typer.Option("--out", help="A .jsonl file for the relations.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on in --out: what is in it is done.")] = False,
@@ -60,7 +64,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="JSON Lines on standard output instead of text.")] = False,
 ) -> None:
     """Who does what to whom in photos. Boxes come from the run's own detector, another one, or a file."""
-    from polyadic.experiments.photo_log import PhotoLog
+    from polyadic.experiments.photo_log import PhotoLog, draw, picture_targets
     from polyadic.experiments.photos import Question, find_photos, predict_photos
     from polyadic.report import watching
     from polyadic.training import Interrupted, Stop
@@ -71,35 +75,49 @@ def command(
         raise PolyadicError("--resume goes on in a file and --overwrite replaces it: give one of them")
     if resume and out is None:
         raise PolyadicError("--resume goes on in the file --out: give it")
+    if not math.isfinite(least):
+        raise PolyadicError(f"--min-score: expected a number from 0, got {least}")
+    if not paths and drawn is not None:
+        raise PolyadicError("--draw draws on photos: name them, or folders, or patterns")
+    if not paths and detections is None:
+        raise PolyadicError("no PATHS: name photos, folders or patterns")
     _one_of("--unknown", unknown, ("drop", "keep"))
     choice: Choice = "keep" if unknown == "keep" else "drop"
     _one_of("--draw-as", draw_as, ("png", "svg"))
     asked = {"subject": subject, "predicate": predicate, "object": object}
     given = tuple((name, word) for name, word in asked.items() if word is not None)
+    if len(given) == 3:
+        raise PolyadicError("--subject, --predicate, --object: give one or two of them; what is left is what you ask")
     question = Question(_number(k), top, least, given)
-    photos = find_photos(paths)
+    photos = find_photos(paths or [])
     model = _load(run, device, threads)
     for name, word in given:
         model.vocabulary.index(name, word)
     _set_detector(model, detector, names, mapping, choice)
-    boxes = None if detections is None else _boxes(model, detections, categories, mapping, choice, photos)
-    made = _fingerprint(run, detector, detections, question, unknown, mapping)
+    if model.detector is None and detections is None:
+        raise PolyadicError(
+            f"{run} has no detector of its own: give one (--detector, a run of `polyadic detect train` or an .onnx "
+            "file) or boxes found before (--detections)"
+        )
+    items = _items(model, photos, detections, categories, mapping, choice)
+    targets = {}
+    if drawn is not None:
+        targets = picture_targets(photos, paths or [], drawn.expanduser(), draw_as, overwrite or resume)
+    made = _fingerprint((run, detector, detections, names, categories, mapping), question, unknown)
     log = None if out is None else PhotoLog(out.expanduser(), made, resume, overwrite)
-    if log is not None and log.done:
-        typer.echo(f"{len(log.done):,} photos are in {out} already", err=True)
-        photos = log.left(photos)
-    targets = {} if draw is None else _targets(photos, paths, draw.expanduser(), draw_as, overwrite or resume)
-    failed: list[str] = []
-    done = found = 0
+    ready = set() if log is None else log.done.intersection(item.name for item in items)
+    if ready:
+        typer.echo(f"{len(ready):,} photos are in {out} already", err=True)
+    failed = done = found = 0
     with watching() as watcher, Stop().on_interrupt() as stop:
         try:
-            for result in predict_photos(model, photos, question, boxes, batch, watcher, stop):
+            for result in predict_photos(model, items, question, batch, watcher, stop, ready):
                 if result.problem is not None:
-                    failed.append(result.name)
-                    watcher.say(f"polyadic: passed over: {result.problem}")
+                    failed += 1
+                    watcher.say(f"polyadic: passed over: {_plain(result.problem)}")
                     continue
                 if result.name in targets:
-                    _draw(result, targets[result.name])
+                    draw(result, targets[result.name])
                 if log is not None:
                     log.write(result)
                 else:
@@ -109,11 +127,11 @@ def command(
             again = "with --resume" if log is not None else "the same command"
             typer.echo(f"polyadic: stopped after {done:,} photos; go on {again}", err=True)
             raise typer.Exit(130) from None
-    if log is not None or draw is not None:
-        where = " and ".join(str(each) for each in (out, draw) if each is not None)
+    if log is not None or drawn is not None:
+        where = " and ".join(str(each) for each in (out, drawn) if each is not None)
         typer.echo(f"{done:,} photos, {found:,} relations: {where}", err=as_json)
     if failed:
-        typer.echo(f"polyadic: {len(failed):,} of {len(photos):,} photos could not be done", err=True)
+        typer.echo(f"polyadic: {failed:,} of {done + failed:,} photos could not be done", err=True)
         raise typer.Exit(1)
 
 
@@ -147,29 +165,42 @@ def _set_detector(
     model.detector = Detector.load(path, model.device, model.vocabulary)
 
 
-def _boxes(
+def _items(
     model: RelationModel,
-    path: Path,
+    photos: Sequence[Path],
+    detections: Path | None,
     categories: Path | None,
     mapping: Path | None,
     unknown: Choice,
-    photos: Sequence[Path],
-) -> dict[Path, Detections]:
-    from polyadic.experiments.photos import match_detections
+) -> list[Item]:
+    """What is to be done: photos, with their boxes where those are given, or all images that boxes are given of."""
+    from polyadic.experiments.photos import Item, match_detections
     from polyadic.predictions import read_detections
 
-    found = read_detections(path, model.vocabulary, mapping=mapping, unknown=unknown, categories=categories)
-    return match_detections(photos, {each.image: each for each in found})
+    if detections is None:
+        return [Item(str(path), path) for path in photos]
+    if not photos and "pixels" in model.config.sources:
+        raise PolyadicError("no PATHS: this model looks at pixels, so name the photos that --detections are of")
+    found = list(read_detections(detections, model.vocabulary, mapping, unknown, categories=categories))
+    if photos:
+        return match_detections(photos, {each.image: each for each in found})
+    if not found:
+        raise PolyadicError(f"{detections}: no image in this file")
+    lacking = [each.image for each in found if each.size is None]
+    if lacking:
+        raise PolyadicError(
+            f"no PATHS, and {detections} does not tell the size of {len(lacking):,} of {len(found):,} images (the "
+            f"first is {lacking[0]!r}): name the photos, or give each record a size"
+        )
+    return [Item(each.image, detections=each) for each in found]
 
 
-def _fingerprint(
-    run: Path, detector: Path | None, detections: Path | None, question: Question, unknown: str, mapping: Path | None
-) -> str:
+def _fingerprint(paths: Sequence[Path | None], question: Question, unknown: str) -> str:
     """Of all that a record depends on but its photo: SHA-256 of files' bytes, and of the options."""
     import hashlib
 
     value = hashlib.sha256(repr((question, unknown)).encode())
-    for path in (run, detector, detections, mapping):
+    for path in paths:
         value.update(b"|")
         for file in [] if path is None else _files(path.expanduser()):
             value.update(hashlib.sha256(file.read_bytes()).digest())
@@ -180,42 +211,17 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     model = path / "model" if (path / "model").is_dir() else path
-    return sorted(model.rglob("*.safetensors"))
-
-
-def _targets(photos: Sequence[Path], words: Sequence[str], folder: Path, suffix: str, replace: bool) -> dict[str, Path]:
-    """Where each photo's picture goes: as it lies in the folder that was named; two of one name keep their suffixes."""
-    roots = [Path(word).expanduser() for word in words if Path(word).expanduser().is_dir()]
-    places = {}
-    for path in photos:
-        root = next((root for root in roots if path.is_relative_to(root)), path.parent)
-        places[path] = path.relative_to(root)
-    stems = Counter(place.with_suffix("") for place in places.values())
-    names = Counter(places.values())
-    targets: dict[str, Path] = {}
-    for number, (path, place) in enumerate(places.items(), 1):
-        alone = place.with_suffix("") if stems[place.with_suffix("")] == 1 else place
-        if names[place] > 1:
-            alone = place.with_name(f"{place.name}-{number}")
-        targets[str(path)] = folder / alone.with_name(f"{alone.name}.{suffix}")
-    for target in targets.values():
-        if target.exists() and not replace:
-            raise PolyadicError(f"--draw: {target} exists: give another folder, or --overwrite")
-    return targets
-
-
-def _draw(result: Result, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    result.relations.save_drawing(path, result.photo)
+    return sorted([*model.glob("*.safetensors"), model / "config.json", model / "vocabulary.json"])
 
 
 def _print(result: Result, as_json: bool) -> None:
-    assert result.found is not None, "a photo without a problem"
-    record = {**result.found.to_dict(), "image": result.name}
+    from polyadic.experiments.photo_log import to_line, to_record
+
+    record = to_record(result)
     if as_json:
-        typer.echo(json.dumps(record, ensure_ascii=False))
+        typer.echo(to_line(record))
         return
-    typer.echo(result.name)
+    typer.echo(_plain(result.name))
     for each in record["relations"]:
         ends = (record["boxes"][each[end]["box"]]["box"] for end in ("subject", "object"))
         where = "  ".join("[" + " ".join(f"{x:.0f}" for x in box) + "]" for box in ends)
@@ -226,6 +232,11 @@ def _print(result: Result, as_json: bool) -> None:
         why = "no boxes were found" if not boxes else "one box alone" if boxes == 1 else "none above --min-score"
         typer.echo(f"  no relations: {why}")
     sys.stdout.flush()
+
+
+def _plain(text: str) -> str:
+    """In one line, whatever letters a file's name has."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _number(word: str) -> int | None:

@@ -65,7 +65,7 @@ def command(
     from polyadic.training import Interrupted, Stop, train
 
     start = time.monotonic()
-    with _aside(out.expanduser(), overwrite), watching() as watcher, Stop().on_interrupt() as stop:
+    with aside(out.expanduser(), overwrite), watching() as watcher, Stop().on_interrupt() as stop:
         try:
             train(config, out, resume=resume, watcher=watcher, stop=stop)
         except Interrupted:
@@ -83,7 +83,7 @@ def stopped(how: str) -> None:
 
 
 @contextmanager
-def _aside(folder: Path, overwrite: bool) -> Iterator[None]:
+def aside(folder: Path, overwrite: bool) -> Iterator[None]:
     """With `overwrite`, the run that is there goes once a new one has begun in its place, and not before."""
     from polyadic.experiments.runs import WRITTEN, is_run
 

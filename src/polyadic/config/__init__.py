@@ -7,7 +7,8 @@ the weights. An unknown key is refused with the nearest known one.
 from __future__ import annotations
 
 from polyadic.config.checks import difference, keys, value_at
-from polyadic.config.files import load_config
+from polyadic.config.detector import DETECTOR_PRESETS, DetectorConfig
+from polyadic.config.files import load_config, load_detector_config
 from polyadic.config.merging import parse_value
 from polyadic.config.presets import PRESETS
 from polyadic.config.schema import (
@@ -26,10 +27,12 @@ from polyadic.config.schema import (
 )
 
 __all__ = [
+    "DETECTOR_PRESETS",
     "PRESETS",
     "Cache",
     "Config",
     "Data",
+    "DetectorConfig",
     "Evidence",
     "Geometry",
     "Head",
@@ -42,6 +45,7 @@ __all__ = [
     "difference",
     "keys",
     "load_config",
+    "load_detector_config",
     "parse_value",
     "value_at",
 ]

@@ -53,19 +53,24 @@ def check(config: Any) -> None:
                 key = f"{section}.{name}" if section else name
                 value = _checked(key, getattr(owner, name), kind)
                 object.__setattr__(owner, name, value)
-    for key, least in _LEAST.items():
-        if value_at(config, key) < least:
-            raise PolyadicError(f"{key} must be at least {least}, got {value_at(config, key)}")
     for key, value in leaves(config):
         name = key.rpartition(".")[2]
+        if key in _LEAST and value < _LEAST[key]:
+            raise PolyadicError(f"{key} must be at least {_LEAST[key]}, got {value}")
         if name == "dropout" and not 0 <= value < 1:
             raise PolyadicError(f"{key} must lie in [0, 1), got {value}")
+        if name in ("nms", "score") and not 0 <= value <= 1:
+            raise PolyadicError(f"{key} must lie in [0, 1], got {value}")
         if name in ("rate", "clip") and not value > 0:
             raise PolyadicError(f"{key} must be above 0, got {value}")
         if name in ("epochs", "decay", "momentum", "workers", "threads", "nulls") and value < 0:
             raise PolyadicError(f"{key} must not be negative, got {value}")
         if name == "images" and value < 1:
             raise PolyadicError(f"{key} must be at least 1, got {value}")
+
+
+def check_sources(config: Any) -> None:
+    """What a relation model is fed with."""
     if not config.sources or len(set(config.sources)) < len(config.sources):
         raise PolyadicError(f"sources must be pixels, evidence or both, got {list(config.sources)}")
     if not config.pixels.strides:
@@ -93,6 +98,9 @@ _LEAST = {
     "validation.k": 0,
     "world.train": 1,
     "world.test": 1,
+    "side": 32,
+    "longest": 32,
+    "most": 1,
 }
 
 

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from polyadic.config.detector import DETECTOR_PRESETS, DetectorConfig
 from polyadic.config.merging import merge
 from polyadic.config.presets import PRESETS
 from polyadic.config.schema import Config
+from polyadic.config.settings import C
 from polyadic.vocabulary import PolyadicError
 
 
 def load_config(source: str | Path, base: Config | None = None) -> Config:
     """A preset by name, or a TOML or JSON file; a file may start from a preset with the key `preset`."""
-    if str(source) in PRESETS:
-        return PRESETS[str(source)]
+    return _load(source, PRESETS, base or Config())
+
+
+def load_detector_config(source: str | Path, base: DetectorConfig | None = None) -> DetectorConfig:
+    """The same of a detector."""
+    return _load(source, DETECTOR_PRESETS, base or DetectorConfig())
+
+
+def _load(source: str | Path, presets: Mapping[str, C], base: C) -> C:
+    if str(source) in presets:
+        return presets[str(source)]
     path = Path(source).expanduser()
     if not path.is_file():
-        raise PolyadicError(f"no preset and no file is called {source}; presets: {', '.join(PRESETS)}")
+        raise PolyadicError(f"no preset and no file is called {source}; presets: {', '.join(presets)}")
     values = _read(path)
     preset = values.pop("preset", None)
-    if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
-        raise PolyadicError(f"{path.name}: no preset is called {preset!r}; known: {', '.join(PRESETS)}")
-    start = PRESETS[preset] if preset is not None else base or Config()
-    config: Config = merge(start, values, file=path.name)
+    if preset is not None and (not isinstance(preset, str) or preset not in presets):
+        raise PolyadicError(f"{path.name}: no preset is called {preset!r}; known: {', '.join(presets)}")
+    config: C = merge(presets[preset] if preset is not None else base, values, file=path.name)
     return config
 
 

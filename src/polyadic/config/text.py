@@ -46,5 +46,6 @@ _STAGES = {
     "boxes": "Ours: the prior that knows the boxes, on annotations alone. 0 epochs: none.",
     "triplets": "Stage 1: annotated pairs of true boxes.",
     "proposals": "Stage 1b: pairs of proposals, at most 4 per true box at IoU 0.5 or more.",
+    "training": "The detector, on all boxes of an image.",
     "selection": "Stage 2: P(X_sel), everything else frozen.",
 }

@@ -1,44 +1,78 @@
-"""Arrows from subject to object: bent, so that two arrows of one pair lie apart, and smooth."""
+"""Arrows from subject to object: bent, so that those of one pair lie apart, with a dot in the colour of each box."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
-from PIL import Image as Pillow
-from PIL import ImageDraw
-from PIL.Image import Image
+from jaxtyping import Bool, Float
 
+from polyadic.draw.layout import Rect, Size
+from polyadic.draw.shapes import Point, Polygon, Shape, rimmed
 from polyadic.draw.text import PAPER, Colour
 
-SHORTEST = 36.0  # px between the ends of an arrow, else nobody sees where it points
-SHORT = 80.0  # px: a label on it would hide it
-FINER = 3  # drawn this much larger, then reduced: smooth edges
+SHORTEST = 44.0  # px between the ends of an arrow, else nobody sees where it points
+LEAST_BENT = 50.0  # px: how far aside a long arrow aims
+MORE_BENT = 0.12  # of the picture's shorter side: how much further the second, third and fourth aim
+STEPS = np.linspace(0, 1, 257)[:, None]
+Curve = Float[np.ndarray, "257 2"]
+
+
+def anchor_points(boxes: Float[np.ndarray, "N 4"], room: Size) -> Float[np.ndarray, "N 2"]:
+    """A point in each box near its centre, away from the points of others and from smaller boxes inside it."""
+    grid = np.stack(np.meshgrid(np.linspace(-0.7, 0.7, 9), np.linspace(-0.7, 0.7, 9)), -1).reshape(-1, 2)  # [G, 2]
+    grid = grid[np.argsort((grid**2).sum(-1), kind="stable")]
+    centres, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
+    found: np.ndarray = np.zeros(centres.shape)
+    done: list[int] = []
+    for i in np.argsort(sides.prod(-1), kind="stable").tolist():
+        tried = (centres[i] + grid * np.maximum(sides[i], SHORTEST) / 2).clip(4, np.maximum(np.array(room) - 5, 4))
+        apart = np.hypot(*(tried[:, None] - found[done]).transpose(2, 0, 1))  # [G, done]
+        within = ((tried[:, None] >= boxes[done, :2]) & (tried[:, None] <= boxes[done, 2:])).all(-1)  # [G, done]
+        cost = (grid**2).sum(-1) + 6 * (1 - apart / (1.3 * SHORTEST)).clip(0).sum(-1) + 0.4 * within.sum(-1)
+        found[i] = tried[cost.argmin()]
+        done.append(i)
+    return found
 
 
 def arrow_curves(
-    centres: Float[np.ndarray, "N 2"], pairs: Sequence[tuple[int, int]], room: tuple[int, int]
-) -> list[Float[np.ndarray, "33 2"]]:
-    """The points of each arrow from subject to object: bent to the left, and more so if the pair has arrows before."""
-    earlier: Counter[tuple[int, int]] = Counter()
+    points: Float[np.ndarray, "N 2"], pairs: Sequence[tuple[int, int]], room: Size, gap: float = 0.0
+) -> list[Float[np.ndarray, "_ 2"]]:
+    """Each arrow from subject to object, beginning and ending `gap` pixels from their points.
+
+    All are bent to their left, so that opposite ones lie apart.
+    """
     curves = []
-    edge = np.asarray(room, np.float64) - 1
-    t = np.linspace(0, 1, 33)[:, None]
-    for subject, object in pairs:
-        start, end = _apart(centres[subject], centres[object])
-        along = end - start
-        left = np.array([along[1], -along[0]])
-        middle = (start + end) / 2 + left * (0.2 + 0.45 * earlier[subject, object])
-        curve = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
-        curves.append(curve.clip(0, edge))
-        earlier[subject, object] += 1
+    for i, (subject, object) in enumerate(pairs):
+        if subject == object:
+            curve = loop(points[subject], 16)
+        else:
+            start, end = _apart(points[subject], points[object])
+            aside = LEAST_BENT + MORE_BENT * (i % 4) * min(room)  # long arrows beside each other differ
+            curve = bow(start, end, min(0.2, aside / float(np.hypot(*(end - start)))))
+        away = np.minimum(np.hypot(*(curve - curve[0]).T), np.hypot(*(curve - curve[-1]).T))
+        curves.append(part(curve, away > gap).clip(0, np.asarray(room, np.float64) - 1))
     return curves
 
 
+def bow(start: Float[np.ndarray, " 2"], end: Float[np.ndarray, " 2"], bend: float) -> Curve:
+    """A parabola from start to end, bent to the left by so much of its length."""
+    along = end - start
+    middle = (start + end) / 2 + np.array([along[1], -along[0]]) * bend
+    curve: np.ndarray = (1 - STEPS) ** 2 * start + 2 * STEPS * (1 - STEPS) * middle + STEPS**2 * end
+    return curve
+
+
+def loop(at: Float[np.ndarray, " 2"], radius: float) -> Curve:
+    """A circle above a point, from there and back."""
+    turn = 2 * math.pi * STEPS
+    circle: np.ndarray = at + radius * np.concatenate([np.sin(turn), np.cos(turn) - 1], 1)
+    return circle
+
+
 def _apart(start: Float[np.ndarray, " 2"], end: Float[np.ndarray, " 2"]) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of an arrow, moved apart where two boxes have nearly the same centre."""
+    """The ends of an arrow, moved apart where two boxes have nearly the same point."""
     along = end - start
     length = float(np.hypot(*along))
     if length >= SHORTEST:
@@ -48,38 +82,52 @@ def _apart(start: Float[np.ndarray, " 2"], end: Float[np.ndarray, " 2"]) -> tupl
     return middle - direction * SHORTEST / 2, middle + direction * SHORTEST / 2
 
 
-def keep_free(curves: Sequence[Float[np.ndarray, "_ 2"]], reach: int) -> list[tuple[int, int, int, int]]:
-    """What labels must not hide: the head of an arrow, and all of a short one."""
-    points = []
-    for curve in curves:
-        short = np.hypot(*(curve[-1] - curve[0])) < SHORT
-        points += (curve[::8] if short else curve[-1:]).astype(int).tolist()
-    return [(x - reach, y - reach, x + reach, y + reach) for x, y in points]
+def part(curve: Curve, seen: Bool[np.ndarray, " K"]) -> Float[np.ndarray, "_ 2"]:
+    """From the first point that is seen to the last, in fewer points."""
+    at = np.flatnonzero(seen)
+    first, last = (at[0], at[-1]) if len(at) > 1 else (0, len(curve) - 1)
+    fewer: np.ndarray = curve[np.unique(np.linspace(first, last, 49).round().astype(int))]
+    return fewer
 
 
-def draw_arrows(
-    picture: Image, curves: Sequence[Float[np.ndarray, "_ 2"]], colours: Sequence[Colour], thick: int
-) -> None:
-    """The best last, so that they lie on top; a white rim keeps them apart from the picture."""
-    finer = Pillow.new("RGBA", (picture.width * FINER, picture.height * FINER))
-    pen = ImageDraw.Draw(finer)
-    for curve, colour in reversed(list(zip(curves, colours, strict=True))):
-        _draw_arrow(pen, (curve + 0.5) * FINER, PAPER, thick * FINER, rim=FINER)
-        _draw_arrow(pen, (curve + 0.5) * FINER, colour, thick * FINER, rim=0)
-    smooth = finer.reduce(FINER)
-    picture.paste(smooth, mask=smooth)
-
-
-def _draw_arrow(pen: ImageDraw.ImageDraw, curve: Float[np.ndarray, "_ 2"], fill: Colour, thick: int, rim: int) -> None:
-    """A dot at the subject, a line, and a head with its tip at the object."""
+def head_of(curve: Float[np.ndarray, "_ 2"], thick: float) -> tuple[int, np.ndarray]:
+    """How many points of the line come before the head, and the head: tip, left, right."""
     tip = curve[-1]
-    outside = np.hypot(*(curve - tip).T) > 5 * thick  # the line ends where the head begins
-    line = curve[: max(1, int(outside.sum()))]
-    along = (tip - line[-1]) / max(1.0, float(np.hypot(*(tip - line[-1]))))
-    across = np.array([along[1], -along[0]]) * (2 * thick + 1.5 * rim)
-    back = line[-1] - rim * along
-    head = [tip + 2 * rim * along, back + across, back - across]
-    pen.line([(x, y) for x, y in [*line, line[-1] + along]], fill=fill, width=thick + 2 * rim, joint="curve")
-    pen.polygon([(x, y) for x, y in head], fill=fill)
-    (x, y), radius = curve[0], 1.2 * thick + rim
-    pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=fill)
+    outside = np.flatnonzero(np.hypot(*(curve - tip).T) > 5.5 * thick)  # the line ends where the head begins
+    last = int(outside[-1]) if len(outside) else 0
+    along = tip - curve[last]
+    along = along / (np.hypot(*along) or 1.0)
+    across = np.array([along[1], -along[0]]) * 2.4 * thick
+    back = tip - 6 * thick * along
+    return last + 1, np.stack([tip, back + across, back - across])
+
+
+def arrow_shapes(
+    curves: Sequence[Float[np.ndarray, "_ 2"]], colours: Sequence[Colour], thick: float
+) -> tuple[list[Shape], list[Shape]]:
+    """The lines, the best on top, and the heads, which come above all lines; a white rim keeps them apart."""
+    lines: list[Shape] = []
+    heads: list[Shape] = []
+    for curve, colour in reversed(list(zip(curves, colours, strict=True))):
+        before, head = head_of(curve, thick)
+        line = np.concatenate([curve[:before], (head[1:2] + head[2:]) / 2])
+        middle = head.mean(0)
+        rim = middle + (head - middle) * (1 + 0.7 / thick)
+        lines += rimmed(_points(line), "arrow", colour, thick)
+        heads += [Polygon(_points(rim), "rim", PAPER), Polygon(_points(head), "head", colour)]
+    return lines, heads
+
+
+def keep_free(curves: Sequence[Float[np.ndarray, "_ 2"]], labels: Sequence[Size], thick: float) -> list[Rect]:
+    """What labels must not hide: the head of each arrow, and all of one that is hardly longer than its label."""
+    rects = []
+    for curve, label in zip(curves, labels, strict=True):
+        hidden = (np.ptp(curve, axis=0) < np.array(label) + 6 * thick + 10).all()
+        for points in (head_of(curve, thick)[1], *(curve[i : i + 6] for i in range(0, len(curve) if hidden else 0, 6))):
+            (x1, y1), (x2, y2) = np.floor(points.min(0)).astype(int), np.ceil(points.max(0)).astype(int)
+            rects.append((int(x1) - 2, int(y1) - 2, int(x2) + 2, int(y2) + 2))
+    return rects
+
+
+def _points(array: Float[np.ndarray, "_ 2"]) -> tuple[Point, ...]:
+    return tuple((float(x), float(y)) for x, y in array)

@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PIL import Image as Pillow
-from PIL import ImageDraw
 from PIL.Image import Image
 
-from polyadic.draw.text import INK, PAPER, fit_text, line_height, load_font
+from polyadic.draw.png import render_png
+from polyadic.draw.shapes import Drawing, Photo, add_title
+from polyadic.draw.text import PAPER
 from polyadic.vocabulary import PolyadicError
-
-
-def add_title(image: Image, title: str) -> Image:
-    """A white bar with the title above the picture."""
-    size = max(14, image.width // 54)
-    font = load_font(size)
-    bar = line_height(font) + size // 2
-    titled = Pillow.new("RGB", (image.width, image.height + bar), PAPER)
-    titled.paste(image, (0, bar))
-    text = fit_text(title, font, image.width - size)
-    ImageDraw.Draw(titled).text((size // 2, bar / 2), text, fill=INK, font=font, anchor="lm")
-    return titled
 
 
 def side_by_side(panels: Sequence[Image], titles: Sequence[str] | None = None, gap: int = 16) -> Image:
@@ -29,8 +18,12 @@ def side_by_side(panels: Sequence[Image], titles: Sequence[str] | None = None, g
     if titles is not None:
         if len(titles) != len(panels):
             raise PolyadicError(f"side_by_side: {len(panels)} panels need as many titles, got {len(titles)}")
-        panels = [add_title(panel, title) for panel, title in zip(panels, titles, strict=True)]
+        panels = [_titled(panel, title) for panel, title in zip(panels, titles, strict=True)]
     return contact_sheet(panels, columns=max(len(panels), 1), gap=gap)
+
+
+def _titled(panel: Image, title: str) -> Image:
+    return render_png(add_title(Drawing(panel.size, (Photo(((0, 0),), "photo", panel),)), title))
 
 
 def contact_sheet(pictures: Sequence[Image], columns: int = 2, gap: int = 16) -> Image:

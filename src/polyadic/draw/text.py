@@ -1,12 +1,15 @@
-"""Text in pictures, in Pillow's own font; letters that it lacks become empty boxes."""
+"""Text in pictures, measured in Pillow's own font; letters that it lacks become empty boxes in PNG."""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from functools import lru_cache
 
 from PIL import ImageFont
 
 LONGEST = 200  # characters: more than any picture shows
+UNWRITABLE = re.compile("[^ -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML, or anywhere
 
 Colour = tuple[int, int, int]
 
@@ -24,14 +27,18 @@ def load_font(size: int) -> ImageFont.FreeTypeFont:
 
 def fit_text(text: str, font: ImageFont.FreeTypeFont, room: float) -> str:
     """`text` in one line, cut with an ellipsis where it is wider than `room` pixels."""
-    line = " ".join(text.split())
+    line = UNWRITABLE.sub("\ufffd", " ".join(text.split()))
     if len(line) <= LONGEST and font.getlength(line) <= room:
         return line
     line = line[:LONGEST]
-    while line and font.getlength(line + "…") > room:
-        line = line[:-1]
-    return line + "…"
+    cut = bisect_right(range(1, len(line) + 1), room, key=lambda n: font.getlength(line[:n] + "…"))
+    return line[:cut] + "…"
 
 
 def line_height(font: ImageFont.FreeTypeFont) -> int:
     return sum(font.getmetrics())
+
+
+def on_colour(fill: Colour) -> Colour:
+    """Of ink and paper the one that is readable on this colour."""
+    return INK if 0.3 * fill[0] + 0.59 * fill[1] + 0.11 * fill[2] > 140 else PAPER

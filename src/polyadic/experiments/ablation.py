@@ -20,8 +20,8 @@ from polyadic.evaluation import FREE_K, Protocol, get_protocol
 from polyadic.experiments.predicting import best_k, free_ks, recalls_of, sweep
 from polyadic.experiments.runs import best_of, pictured, regions_of, seconds_of, validation_of
 from polyadic.model import Parts, RelationModel
-from polyadic.model.storage import WEIGHTS, write_text
 from polyadic.scenes import Dataset, Scene
+from polyadic.storing import WEIGHTS, write_text
 from polyadic.training import Silent, Stop, Watcher, train
 from polyadic.training.data import load_split
 from polyadic.training.examples import BoxSource

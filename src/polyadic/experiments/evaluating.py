@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Literal
 
 from polyadic.comparison import Comparison, compare
+from polyadic.detector import Detector
 from polyadic.evaluation import Protocol
 from polyadic.experiments.predicting import free_ks, predict_split
-from polyadic.experiments.runs import Run
+from polyadic.experiments.runs import Run, is_run
 from polyadic.model import ALL, Parts, RelationModel
 from polyadic.predictions import read_detections, write_jsonl
 from polyadic.scenes import Dataset, Detections, Scene
 from polyadic.training import Stop, Watcher
 from polyadic.training.data import load_split, load_training
 from polyadic.training.examples import BoxSource
+from polyadic.training.proposing import FOUND, detected
 from polyadic.vocabulary import PolyadicError
 
 FREE: Literal["free"] = "free"
@@ -48,6 +50,11 @@ def evaluate_run(
     k triplets per pair are ranked anew for each k. Free k is chosen on the validation split. `save` keeps the
     predictions, which are those of one k.
     """
+    own = detections is None and not any(_true(each) for each in protocols)
+    if own and isinstance(run.model.detector, Detector):
+        scenes = (*run.data.scenes, *(run.validation() if FREE in ks else ()))
+        place = run.folder / FOUND if is_run(run.folder) else None
+        detections = detected(run.model.detector, scenes, place, run.config.workers, watcher, stop)
     for protocol in protocols:
         _check(protocol, detections is not None)
     if save is not None and save.expanduser().exists():
@@ -126,12 +133,20 @@ def _parts(protocol: Protocol, parts: Parts) -> Parts:
     return replace(parts, labels=protocol.task == "predicate-classification")
 
 
-def _check(protocol: Protocol, detected: bool) -> None:
-    true = protocol.task.endswith("classification")
-    if detected and true:
+def _true(protocol: Protocol) -> bool:
+    """Whether the task is on the true boxes."""
+    return protocol.task.endswith("classification")
+
+
+def _check(protocol: Protocol, boxes: bool) -> None:
+    true = _true(protocol)
+    if boxes and true:
         raise PolyadicError(f"--task {protocol.task} is on the true boxes: leave out --detections")
-    if not detected and not true:
-        raise PolyadicError(f"--task {protocol.task} is on a detector's boxes: give them with --detections FILE")
+    if not boxes and not true:
+        raise PolyadicError(
+            f"--task {protocol.task} is on a detector's boxes: give them with --detections FILE (or train with a "
+            "detector of its own, data.detector), and leave out tasks on true boxes"
+        )
     if protocol.k_unit == "predicate":
         raise PolyadicError("--k-unit predicate: a run counts triplets per pair of boxes, whose labels are its own")
 

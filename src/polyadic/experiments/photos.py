@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import glob
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from polyadic.model import RelationModel
 from polyadic.ranking import Relations
 from polyadic.ranking.query import Answers
 from polyadic.scenes import Detections, Photo, open_photo
+from polyadic.scenes.pictures import path_ends
 from polyadic.training import Silent, Stop, Watcher
-from polyadic.vocabulary import PolyadicError
+from polyadic.vocabulary import PolyadicError, PolyadicWarning
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
 
@@ -38,6 +41,16 @@ class Question:
 
 
 @dataclass(frozen=True, eq=False)
+class Item:
+    """One photo that is to be done, or boxes alone."""
+
+    name: str
+    path: Path | None = None  # None: no picture is opened
+    detections: Detections | None = None  # None: the model's detector looks
+    problem: str | None = None  # why it cannot be done, where that is known before
+
+
+@dataclass(frozen=True, eq=False)
 class Result:
     """One photo: what was found, or why nothing could be."""
 
@@ -53,12 +66,15 @@ class Result:
 
 
 def find_photos(words: Sequence[str]) -> list[Path]:
-    """Files as they are named, the pictures of folders and of what is in them, and patterns; each once, in order."""
+    """Files as they are named, the pictures of folders and of what is in them, and patterns; each once, in order.
+
+    In folders, what is hidden is left out; a link that leads nowhere is not, so that it is told.
+    """
     found: dict[Path, None] = {}
     for word in words:
         path = Path(word).expanduser()
         if path.is_dir():
-            inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in PICTURES and each.is_file())
+            inside = sorted(each for each in path.rglob("*") if _is_picture(each, path))
             if not inside:
                 raise PolyadicError(f"{word}: no picture in this folder ({', '.join(sorted(PICTURES))})")
             found |= dict.fromkeys(inside)
@@ -72,55 +88,95 @@ def find_photos(words: Sequence[str]) -> list[Path]:
     return list(found)
 
 
-def match_detections(photos: Sequence[Path], given: Mapping[str, Detections]) -> dict[Path, Detections]:
-    """Each photo with its detections: by its path, else by its name, else by its name without suffix.
+def _is_picture(path: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    there = path.is_file() or (path.is_symlink() and not path.exists())
+    return path.suffix.lower() in PICTURES and there and not hidden
 
-    One photo and the detections of one image belong together, whatever their names.
+
+def match_detections(photos: Sequence[Path], given: Mapping[str, Detections]) -> list[Item]:
+    """Each photo with its detections: of the image whose name is the longest end of the photo's path.
+
+    Where no name is, those without suffix and leading zeros are compared: COCO's results call 000000000139.jpg 139.
+    Detections that fit several photos are given to none of them. One photo and the detections of one image belong
+    together, whatever their names.
     """
     if len(photos) == len(given) == 1:
-        return {photos[0]: next(iter(given.values()))}
-    keys: tuple[Callable[[Path], str], ...] = (str, lambda path: path.name, lambda path: path.stem)
-    tables: list[dict[str, Detections]] = []
-    for key in keys:
-        names = Counter(key(Path(name)) for name in given)
-        tables.append({key(Path(name)): each for name, each in given.items() if names[key(Path(name))] == 1})
-    found = {}
-    for path in photos:
-        each = next((table[key(path)] for table, key in zip(tables, keys, strict=True) if key(path) in table), None)
-        if each is not None:
-            found[path] = each
-    return found
+        ((path,), (name,)) = photos, given
+        if Path(name).stem != path.stem:
+            warnings.warn(f"the boxes of {name!r} are taken for {path}, the only photo", PolyadicWarning, stacklevel=2)
+        return [Item(str(path), path, given[name])]
+    bare: dict[str, list[str]] = {}
+    for name in given:
+        bare.setdefault(_bare(name), []).append(name)
+    fitting = {path: _fitting(path, given, bare) for path in photos}
+    times = Counter(names[0] for names in fitting.values() if len(names) == 1)
+    items = []
+    for path, names in fitting.items():
+        problem = None
+        if not names:
+            problem = f"{path}: there are no detections of it"
+        elif len(names) > 1:
+            problem = (
+                f"{path}: detections of {len(names)} images fit it, {names[0]!r} and {names[1]!r}: name it by path"
+            )
+        elif times[names[0]] > 1:
+            problem = f"{path}: the detections of {names[0]!r} fit {times[names[0]]} photos: name them by path"
+        items.append(Item(str(path), path, None if problem else given[names[0]], problem))
+    if photos and all(item.problem for item in items):
+        one = next(iter(given), None)
+        raise PolyadicError(
+            f"none of the {len(photos):,} photos (the first is {photos[0]}) has detections of its own among those of "
+            f"{len(given):,} images" + ("" if one is None else f" (the first is {one!r})")
+        )
+    return items
+
+
+def _fitting(path: Path, given: Mapping[str, Detections], bare: Mapping[str, list[str]]) -> list[str]:
+    end = next((end for end in path_ends(path) if end in given), None)
+    return [end] if end is not None else bare.get(_bare(str(path)), [])
+
+
+def _bare(name: str) -> str:
+    return Path(name).stem.lstrip("0")
 
 
 def predict_photos(
     model: RelationModel,
-    photos: Sequence[Path],
+    items: Sequence[Item],
     question: Question,
-    detections: Mapping[Path, Detections] | None = None,
     batch: int = 8,
     watcher: Watcher | None = None,
     stop: Stop | None = None,
+    done: Collection[str] = (),
 ) -> Iterator[Result]:
-    """In order; without `detections` the model's own detector looks. The next batch is read meanwhile."""
+    """In order; the next batch is read meanwhile.
+
+    What is `done` by name is left out, but shapes no batches: how photos are put together moves the last digits of
+    their scores, and a run that was stopped and gone on with gives those of one that was not.
+    """
     watcher, stop = watcher or Silent(), stop or Stop()
-    batches = [list(photos[at : at + batch]) for at in range(0, len(photos), batch)]
-    watcher.begin("predicting", len(photos))
-    done = 0
+    batches = [items[at : at + batch] for at in range(0, len(items), batch)]
+    batches = [each for each in batches if any(item.name not in done for item in each)]
+    watcher.begin("predicting", sum(item.name not in done for item in items))
+    number = 0
     with ThreadPoolExecutor(1) as reader:
-        ahead: Future[list[Photo | str]] | None = None
-        for number, paths in enumerate(batches):
+        ahead: Future[list[Photo | str | None]] | None = None
+        for at, some in enumerate(batches):
             stop.check()
-            opened = _open_all(paths) if ahead is None else ahead.result()
-            ahead = reader.submit(_open_all, batches[number + 1]) if number + 1 < len(batches) else None
-            for result in _predict(model, paths, opened, question, detections):
-                yield result
-                done += 1
-                watcher.move(done)
+            opened = _open_all(some) if ahead is None else ahead.result()
+            ahead = reader.submit(_open_all, batches[at + 1]) if at + 1 < len(batches) else None
+            for result in _predict(model, some, opened, question):
+                if result.name not in done:
+                    yield result
+                    number += 1
+                    watcher.move(number)
     watcher.end()
 
 
-def _open_all(paths: Sequence[Path]) -> list[Photo | str]:
-    return [_opened(path) for path in paths]
+def _open_all(items: Sequence[Item]) -> list[Photo | str | None]:
+    """Photos, and words where one cannot be had; None where none is needed."""
+    return [item.problem or (None if item.path is None else _opened(item.path)) for item in items]
 
 
 def _opened(path: Path) -> Photo | str:
@@ -131,37 +187,37 @@ def _opened(path: Path) -> Photo | str:
 
 
 def _predict(
-    model: RelationModel,
-    paths: Sequence[Path],
-    opened: Sequence[Photo | str],
-    question: Question,
-    detections: Mapping[Path, Detections] | None,
+    model: RelationModel, items: Sequence[Item], opened: Sequence[Photo | str | None], question: Question
 ) -> Iterator[Result]:
     """The readable ones together; if that fails for one of them, each alone."""
-    problems = {path: each for path, each in zip(paths, opened, strict=True) if isinstance(each, str)}
-    if detections is not None:
-        for path in paths:
-            if path not in detections:
-                problems.setdefault(path, f"{path}: there are no detections of it")
-    good = [(path, each) for path, each in zip(paths, opened, strict=True) if path not in problems]
-    how: dict[str, Any] = {"k": question.k, "top": question.top}
-    found: dict[Path, Relations | Answers] = {}
+    results: dict[int, Result] = {}
+    for at, each in enumerate(opened):
+        if isinstance(each, str):
+            results[at] = Result(items[at].name, problem=each)
 
-    def relate(some: list[tuple[Path, Photo | str]]) -> None:
-        boxes = None if detections is None else [detections[path] for path, _ in some]
+    def relate(some: list[int]) -> None:
+        photos = [opened[at] for at in some]
+        boxes = [items[at].detections for at in some]
+        given = [each for each in boxes if each is not None] or None
         try:
-            for (path, _), each in zip(some, model.predict_many([x for _, x in some], boxes, **how), strict=True):
-                found[path] = question(each)
-        except PolyadicError as error:
+            found = [question(each) for each in model.predict_many(photos, given, k=question.k, top=question.top)]
+        except (PolyadicError, MemoryError, torch.OutOfMemoryError) as error:
+            reason = str(error) if isinstance(error, PolyadicError) else "there is not enough memory for it"
             if len(some) == 1:
-                problems[some[0][0]] = str(error)
-            for one in some if len(some) > 1 else ():
-                relate([one])
+                results[some[0]] = Result(items[some[0]].name, problem=_with_name(reason, items[some[0]].name))
+            for at in some if len(some) > 1 else ():
+                relate([at])
+            return
+        for at, photo, each in zip(some, photos, found, strict=True):
+            assert not isinstance(photo, str), "else there is a problem"
+            results[at] = Result(items[at].name, photo, each)
 
-    relate(good)
-    for path, each in zip(paths, opened, strict=True):
-        if path in problems:
-            yield Result(str(path), problem=problems[path])
-        else:
-            assert isinstance(each, Photo), "else there is a problem"
-            yield Result(str(path), each, found[path])
+    readable = [at for at in range(len(items)) if at not in results]
+    if readable:
+        relate(readable)
+    for at in range(len(items)):
+        yield results.pop(at)
+
+
+def _with_name(reason: str, name: str) -> str:
+    return reason if name in reason else f"{name}: {reason}"

@@ -13,8 +13,8 @@ from polyadic.cache import FeatureCache
 from polyadic.config import Config
 from polyadic.datasets import format_of
 from polyadic.model import PRECISION, RelationModel
-from polyadic.model.storage import WEIGHTS
 from polyadic.scenes import Dataset, Scene
+from polyadic.storing import WEIGHTS
 from polyadic.training import pick_device, run_config
 from polyadic.training.data import load_split
 from polyadic.training.regions import Regions
@@ -78,7 +78,7 @@ def regions_of(model: RelationModel, config: Config, folder: Path) -> Regions | 
 
 
 # all that a run's folder may hold
-WRITTEN = {"config.json", "model", "last.pt", "log.jsonl", "tensorboard", "scores.json", ".lock"}
+WRITTEN = {"config.json", "model", "last.pt", "log.jsonl", "tensorboard", "scores.json", "detected", ".lock"}
 
 
 def is_run(folder: Path) -> bool:

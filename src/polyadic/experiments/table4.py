@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from polyadic.experiments.ablation import MODEL, Ablation, Row
-from polyadic.model.storage import hide_paths, versions, write_text
+from polyadic.storing import hide_paths, versions, write_text
 from polyadic.vocabulary import PolyadicError
 
 COLUMNS = (("free", "50"), ("free", "100"), ("1", "50"), ("1", "100"))  # k, N

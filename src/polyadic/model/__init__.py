@@ -92,7 +92,8 @@ class RelationModel(nn.Module):
         super().__init__()
         self.config, self.vocabulary, self.prior = config, vocabulary, prior
         self.stages: tuple[str, ...] = ()
-        self.own_detector: list[FindsBoxes] = []  # a list: not one of this module's networks
+        self.saved_detector: Path | None = None
+        self._detector: list[FindsBoxes] = []  # a list: not one of this module's networks
         if prior is not None and prior.sizes != vocabulary.sizes:
             raise PolyadicError(f"RelationModel: the prior has sizes {prior.sizes}, the vocabulary {vocabulary.sizes}")
         self.backbone = Backbone(config.pixels, fetch) if "pixels" in config.sources else None
@@ -113,12 +114,31 @@ class RelationModel(nn.Module):
 
     @property
     def detector(self) -> FindsBoxes | None:
-        """Photo -> `Detections`; what `predict` uses where no boxes are given."""
-        return self.own_detector[0] if self.own_detector else None
+        """Photo -> `Detections`: what `predict` uses where no boxes are given. A saved one is loaded when asked for."""
+        if not self._detector and self.saved_detector is not None:
+            from polyadic.detector import Detector
+
+            self._detector.append(Detector.load(self.saved_detector, self.device, self.vocabulary))
+        return self._detector[0] if self._detector else None
 
     @detector.setter
     def detector(self, value: FindsBoxes | None) -> None:
-        self.own_detector[:] = [] if value is None else [value]
+        self.saved_detector = None
+        self._detector[:] = [] if value is None else [value]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "detector":  # the property, even for a network, which torch would take for one of this module's
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> RelationModel:
+        """The detector goes to another device as well."""
+        for each in self._detector:
+            if isinstance(each, nn.Module):
+                each._apply(fn)
+        super()._apply(fn, recurse)
+        return self
 
     @property
     def precision(self) -> torch.dtype:

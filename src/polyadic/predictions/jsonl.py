@@ -8,26 +8,31 @@
 that is 1024 on the longer side, not the picture); `labels` and `confidences` are the detector's, optional. Numbers are
 written with all their digits, so what is read is what was written. Text streams and compresses well enough that a
 second, binary format does not earn its dependency.
+
+What `polyadic predict --out` writes is read as well; its images are called by the paths of photos.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from polyadic.scenes import Predictions
+from polyadic.scenes import UNKNOWN, Predictions
+from polyadic.scenes.pictures import path_ends
 from polyadic.strict_json import parse_json
 from polyadic.vocabulary import PolyadicError, Vocabulary
 
 _KEYS = ("image", "boxes", "pairs", "triplets", "scores")
 _OPTIONAL = ("size", "labels", "confidences")
+_OF_PHOTOS = ("image", "size", "boxes", "relations", "made", "given")  # of `polyadic predict`
+T = TypeVar("T")
 
 
 def write_jsonl(
@@ -63,10 +68,14 @@ def to_record(predictions: Predictions, vocabulary: Vocabulary) -> dict[str, Any
     return record
 
 
-def read_jsonl(path: str | Path, vocabulary: Vocabulary) -> Iterator[Predictions]:
-    """The images of a file, one at a time."""
+def read_jsonl(path: str | Path, vocabulary: Vocabulary, images: Sequence[str] = ()) -> Iterator[Predictions]:
+    """The images of a file, one at a time.
+
+    A photo of `polyadic predict` is called by the longest end of its path that is one of `images`, the dataset's, its
+    suffix taken off where need be; else by the file's name.
+    """
     path, seen = Path(path), dict[str, int]()
-    names = _Names(vocabulary)
+    names = _Names(vocabulary, frozenset(images))
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -82,7 +91,8 @@ def read_jsonl(path: str | Path, vocabulary: Vocabulary) -> Iterator[Predictions
 
 
 class _Names:
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, images: frozenset[str]) -> None:
+        self.images = images
         self.objects = {name: i for i, name in enumerate(vocabulary.objects)}
         self.predicates = {name: i for i, name in enumerate(vocabulary.predicates)}
 
@@ -106,10 +116,15 @@ class _Names:
         found = [_index(self.objects, name, "object", f"{where}, labels[{at}]") for at, name in enumerate(rows)]
         return np.array(found, np.int64)
 
+    def image(self, path: str) -> str:
+        return next((end for end in path_ends(path) if end in self.images), Path(path).name)
+
 
 def _from_record(record: Any, names: _Names, where: str) -> Predictions:
     if not isinstance(record, dict):
         raise PolyadicError(f"{where}: expected one object per line, with {', '.join(_KEYS)}, got {record!r:.40}")
+    if "relations" in record:
+        return _from_photo(record, names, where)
     missing = next((key for key in _KEYS if key not in record), None)
     if missing:
         raise PolyadicError(f"{where}: no {missing!r}; a record has {', '.join(_KEYS)}")
@@ -119,6 +134,60 @@ def _from_record(record: Any, names: _Names, where: str) -> Predictions:
     if not isinstance(record["image"], str):
         raise PolyadicError(f"{where}, image: expected a name, got {record['image']!r:.40}")
     labels = names.labels(record["labels"], where) if "labels" in record else None
+    return _assemble(record, record["image"], labels, names, where)
+
+
+def _from_photo(record: dict[str, Any], names: _Names, where: str) -> Predictions:
+    """A record of `polyadic predict`: boxes and relations are objects there."""
+    missing = next((key for key in _OF_PHOTOS[:4] if key not in record), None)
+    if missing:
+        raise PolyadicError(f"{where}: no {missing!r}; a record of `polyadic predict` has {', '.join(_OF_PHOTOS[:4])}")
+    foreign = next((key for key in record if key not in _OF_PHOTOS), None)
+    if foreign:
+        raise PolyadicError(f"{where}: unknown key {foreign!r}; `polyadic predict` writes {', '.join(_OF_PHOTOS)}")
+    if not isinstance(record["image"], str):
+        raise PolyadicError(f"{where}, image: expected a name, got {record['image']!r:.40}")
+    boxes = _rows(record["boxes"], _box, "box, label and score", f"{where}, boxes")
+    relations = _rows(record["relations"], _relation, "subject, predicate, object and score", f"{where}, relations")
+    columns = {
+        "size": record["size"],
+        "boxes": [box for box, _, _ in boxes],
+        "confidences": [score for _, _, score in boxes],
+        "pairs": [pair for pair, _, _ in relations],
+        "triplets": [triplet for _, triplet, _ in relations],
+        "scores": [score for _, _, score in relations],
+    }
+    labels = [
+        UNKNOWN if label is None else _index(names.objects, label, "object", f"{where}, boxes[{at}]")
+        for at, (_, label, _) in enumerate(boxes)
+    ]
+    return _assemble(columns, names.image(record["image"]), np.array(labels, np.int64), names, where)
+
+
+def _box(row: Any) -> tuple[Any, Any, Any]:
+    return row["box"], row["label"], row["score"]
+
+
+def _relation(row: Any) -> tuple[list[Any], list[Any], Any]:
+    subject, object = row["subject"], row["object"]
+    return [subject["box"], object["box"]], [subject["name"], row["predicate"], object["name"]], row["score"]
+
+
+def _rows(values: Any, take: Callable[[Any], T], keys: str, where: str) -> list[T]:
+    rows = values if isinstance(values, list) else [values]
+    return [_taken(row, take, keys, f"{where}[{at}]") for at, row in enumerate(rows)]
+
+
+def _taken(row: Any, take: Callable[[Any], T], keys: str, where: str) -> T:
+    try:
+        return take(row)
+    except (KeyError, TypeError) as error:
+        raise PolyadicError(f"{where}: expected an object with {keys}, got {row!r:.60}") from error
+
+
+def _assemble(
+    record: dict[str, Any], image: str, labels: Int[np.ndarray, " N"] | None, names: _Names, where: str
+) -> Predictions:
     confidences = _numbers(record["confidences"], 0, f"{where}, confidences") if "confidences" in record else None
     columns = {
         "boxes": _numbers(record["boxes"], 4, f"{where}, boxes"),
@@ -128,7 +197,7 @@ def _from_record(record: Any, names: _Names, where: str) -> Predictions:
     }
     size = _size(record, where)
     try:
-        return Predictions(record["image"], **columns, labels=labels, confidences=confidences, size=size)
+        return Predictions(image, **columns, labels=labels, confidences=confidences, size=size)
     except PolyadicError as error:
         raise PolyadicError(f"{where}: {error}") from error
 

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from polyadic.scenes.values import check_boxes, check_indices, check_lengths, equal, freeze, scale_boxes
-from polyadic.vocabulary import PolyadicError
+from polyadic.vocabulary import PolyadicError, Vocabulary
 
 UNKNOWN = -1  # the label of a box whose class the vocabulary has no name for
+Choice: TypeAlias = Literal["drop", "keep"]  # what becomes of such boxes
+Own: TypeAlias = Mapping[str, str | None] | str | Path | None  # a user's mapping of names, or the file that holds it
+Size: TypeAlias = tuple[float, float] | None  # (width, height)
 
 
 @dataclass(frozen=True, eq=False)
 class Detections:
-    """A detector's boxes of one image."""
+    """A detector's boxes of one image.
+
+    `from_...` take the output of other people's detectors. There, classes are matched with the vocabulary's objects by
+    name; `mapping` (names to names, or a JSON or TOML file of them) tells what names do not. Boxes of other classes are
+    dropped with a warning, or kept as UNKNOWN.
+    """
 
     image: str
     boxes: Float[np.ndarray, "N 4"]
@@ -66,8 +77,101 @@ class Detections:
         """In a frame of this size, cut off at its edges; boxes of which nothing is left, or that have no area, go."""
         boxes = self.boxes if self.size is None else scale_boxes(self.boxes, self.size, size)
         boxes = boxes.clip(0, np.asarray([*size, *size]))
-        kept: np.ndarray = (boxes[:, 2:] > boxes[:, :2]).all(1)
+        kept = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1))
         return replace(self, boxes=boxes, size=(float(size[0]), float(size[1]))).take(kept)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        boxes: Any,
+        labels: Any,
+        scores: Any = None,
+        *,
+        vocabulary: Vocabulary,
+        image: str = "image",
+        size: Size = None,
+        mapping: Own = None,
+        unknown: Choice = "drop",
+    ) -> Detections:
+        """Lists, arrays or tensors: boxes [N, 4]; N labels, names or indices of the vocabulary; N scores, by default 1.
+
+        >>> names = Vocabulary(objects=("person", "horse"), predicates=("ride",))
+        >>> Detections.from_arrays([[10, 20, 50, 90], [5, 40, 80, 99]], ["Person", "horses"], vocabulary=names).labels
+        array([0, 1])
+        """
+        from polyadic.scenes import foreign
+
+        return foreign.from_arrays(boxes, labels, scores, vocabulary, image, size, mapping, unknown)
+
+    @classmethod
+    def from_torchvision(
+        cls,
+        output: Any,
+        names: Sequence[str] | Mapping[int, str],
+        vocabulary: Vocabulary,
+        *,
+        image: str = "image",
+        size: Size = None,
+        mapping: Own = None,
+        unknown: Choice = "drop",
+    ) -> Detections:
+        """One image's dict of boxes, labels, scores; `names` are `weights.meta["categories"]`."""
+        from polyadic.scenes import foreign
+
+        return foreign.from_torchvision(output, names, vocabulary, image, size, mapping, unknown)
+
+    @classmethod
+    def from_coco_results(
+        cls,
+        records: Any,
+        categories: Any,
+        vocabulary: Vocabulary,
+        *,
+        images: Any = None,
+        mapping: Own = None,
+        unknown: Choice = "drop",
+    ) -> dict[str, Detections]:
+        """COCO's results, a list or a file of {image_id, category_id, bbox [x, y, width, height], score}, by image.
+
+        `categories` and `images` are COCO's lists, or a COCO file (or its content) that has them. With images, keys
+        are their file names, and those without results are there, empty; without, keys are ids.
+        """
+        from polyadic.scenes import coco_results
+
+        return coco_results.from_coco_results(records, categories, vocabulary, images, mapping, unknown)
+
+    @classmethod
+    def from_supervision(
+        cls,
+        detections: Any,
+        vocabulary: Vocabulary,
+        names: Sequence[str] | Mapping[int, str] | None = None,
+        *,
+        image: str = "image",
+        size: Size = None,
+        mapping: Own = None,
+        unknown: Choice = "drop",
+    ) -> Detections:
+        """A `supervision.Detections`; `names` of its class_id where it has no data["class_name"]."""
+        from polyadic.scenes import foreign
+
+        return foreign.from_supervision(detections, vocabulary, names, image, size, mapping, unknown)
+
+    @classmethod
+    def from_ultralytics(
+        cls,
+        result: Any,
+        vocabulary: Vocabulary,
+        *,
+        image: str | None = None,
+        size: Size = None,
+        mapping: Own = None,
+        unknown: Choice = "drop",
+    ) -> Detections:
+        """One image's `Results`; it knows its names, its size and the name of its file."""
+        from polyadic.scenes import foreign
+
+        return foreign.from_ultralytics(result, vocabulary, image, size, mapping, unknown)
 
     def __eq__(self, other: object) -> bool:
         return equal(self, other)

@@ -1,7 +1,7 @@
 """Pictures in RGB, whatever their format and their name say.
 
 `open_image` gives a dataset's picture as it is stored: its boxes were drawn on those rows and columns. `open_photo`
-gives anybody's picture as a person sees it: turned as its EXIF note says.
+gives anybody's picture as a person sees it: turned as its EXIF note says, and no larger in memory than is looked at.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from polyadic.vocabulary import PolyadicError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOST = 400_000_000  # pixels that are decoded; a larger JPEG is decoded at a fraction of its size
-_LARGE = 4096  # px: no network here looks at more; JPEGs of twice that are decoded smaller
+MOST = 400_000_000  # pixels that are decoded; a JPEG can be decoded at a fraction of its size
+LARGE = 4096  # px of a photo's longer side that are kept: no network here looks at more
+_SCALABLE = ("L", "LA", "RGB", "RGBA", "CMYK")  # modes whose pixels can be averaged
 _LIMIT = threading.Lock()
 
 
@@ -66,22 +67,12 @@ def open_photo(source: Any, name: str | None = None) -> Photo:
     A file is turned as its EXIF note says; a PIL image is taken as it is. Numbers of arrays and tensors are bytes, or
     floats from 0 to 1.
     """
-    from PIL import ImageOps
     from PIL.Image import Image, fromarray
 
     if isinstance(source, Photo):
         return source
     if isinstance(source, str | Path):
-        path = Path(source).expanduser()
-        with _readable(path), _opened(path) as image:
-            note = image.getexif().get(0x0112, 1)
-            orientation = note if note in range(2, 9) else 1
-            width, height = image.size[::-1] if orientation >= 5 else image.size
-            if min(image.size) >= 2 * _LARGE:
-                image.draft("RGB", (_LARGE, _LARGE))  # JPEGs alone can
-            _check_size(image, path)
-            upright = to_rgb(ImageOps.exif_transpose(image))
-        return Photo(str(source) if name is None else name, upright, (float(width), float(height)), orientation)
+        return _open_file(Path(source).expanduser(), str(source) if name is None else name)
     if isinstance(source, Image):
         upright = to_rgb(source)  # as it is: boxes that come with it were found on it
     elif isinstance(source, np.ndarray) or hasattr(source, "detach"):
@@ -94,21 +85,80 @@ def open_photo(source: Any, name: str | None = None) -> Photo:
     return Photo(name or "image", upright, (float(upright.width), float(upright.height)))
 
 
+def path_ends(path: str | Path) -> Iterator[str]:
+    """The names by which a file may be known, the longest first; the last two are its own, with and without suffix.
+
+    >>> list(path_ends("a/b/c.jpg"))
+    ['a/b/c.jpg', 'b/c.jpg', 'c.jpg', 'c']
+    """
+    whole = PurePath(path)
+    for at in range(len(whole.parts)):
+        yield str(PurePath(*whole.parts[at:]))
+    yield whole.stem
+
+
+def _open_file(path: Path, name: str) -> Photo:
+    with _readable(path), _opened(path) as image:
+        width, height = image.size
+        times = max(image.size) / LARGE
+        if times >= 2:
+            image.draft(None, (max(1, int(width / times)), max(1, int(height / times))))  # JPEGs alone can
+        _check_size(image, path)
+        image.load()  # before its note is asked for: errors of the pixels must be told, those of the note not
+        orientation = _orientation(image)
+        upright = _turned(_shrunk(image), orientation)
+    seen = (height, width) if orientation >= 5 else (width, height)
+    return Photo(name, upright, (float(seen[0]), float(seen[1])), orientation)
+
+
+def _orientation(image: Image) -> int:
+    """As EXIF counts; 1 where the note is missing or damaged."""
+    try:
+        note = image.getexif().get(0x0112, 1)
+    except Exception:  # Pillow meets a damaged note with errors of many kinds
+        return 1
+    return note if note in range(2, 9) else 1
+
+
+def _turned(image: Image, orientation: int) -> Image:
+    from PIL.Image import Transpose
+
+    turns = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+    return image.transpose(turns[orientation]) if orientation in turns else image
+
+
+def _shrunk(image: Image) -> Image:
+    """In RGB, its longer side at most `LARGE`; made smaller first where that is possible, for it saves memory."""
+    if image.mode not in _SCALABLE or "transparency" in image.info:
+        image = to_rgb(image)
+    image.thumbnail((LARGE, LARGE), reducing_gap=2.0)
+    return to_rgb(image)
+
+
 def to_rgb(image: Image) -> Image:
     """Eight bits per colour: deeper pictures are scaled, not cut off; what is transparent becomes white."""
     from PIL import Image as Pillow
 
+    image.load()
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return Pillow.fromarray(_scaled(np.asarray(image), deep=image.mode.startswith("I;16"))).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         clear = image.convert("RGBA")
         return Pillow.alpha_composite(Pillow.new("RGBA", clear.size, "white"), clear).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _scaled(values: Shaped[np.ndarray, "H W"], deep: bool) -> Shaped[np.ndarray, "H W"]:
     """To bytes; unless 16 bits are certain (`deep`), from the range that the values seem to have."""
-    values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0).clip(0)
+    values = np.nan_to_num(values.astype(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0).clip(0)
     highest = float(values.max(initial=0.0))
     ranges = (65535.0,) if deep else (1.0, 255.0, 65535.0)
     full = next((top for top in ranges if highest <= top), highest)
@@ -177,6 +227,8 @@ def _readable(path: Path) -> Iterator[None]:
 
     try:
         yield
+    except PolyadicError:
+        raise
     except FileNotFoundError as error:
         raise PolyadicError(f"no image {path}") from error
     except IsADirectoryError as error:
@@ -185,6 +237,6 @@ def _readable(path: Path) -> Iterator[None]:
         raise PolyadicError(f"{path} may not be read (permission denied)") from error
     except UnidentifiedImageError as error:
         raise PolyadicError(f"{path} is not a picture that can be read (unknown format)") from error
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, MemoryError) as error:  # of damaged files
+    except Exception as error:  # decoders meet damaged files with errors of many kinds
         reason = " ".join(str(error).split()) or type(error).__name__
         raise PolyadicError(f"{path} is not a picture that can be read ({reason:.120})") from error

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from polyadic.cache import digest
-from polyadic.config import Config
+from polyadic.config import Config, DetectorConfig
 from polyadic.datasets import held_out, load_dataset
 from polyadic.datasets.toy import World
 from polyadic.predictions import read_detections
@@ -44,7 +44,7 @@ class TrainingData:
 
 
 def load_split(
-    config: Config, split: str, images: Literal["unchecked", "required", "present"] = "unchecked"
+    config: Config | DetectorConfig, split: str, images: Literal["unchecked", "required", "present"] = "unchecked"
 ) -> Dataset:
     """A split of the config's dataset."""
     data = config.data
@@ -80,10 +80,10 @@ def load_training(config: Config) -> TrainingData:
         source = Path(config.data.simulate)
         sizes = {scene.name: scene.size for split in ("train", "test") for scene in _known(config, split) if scene.size}
         noise = DetectionNoise.fit(read_detections(source, names), annotations, sizes)
-    if config.proposals.epochs and detections is None and noise is None:
+    if config.proposals.epochs and detections is None and noise is None and not config.data.detector:
         raise PolyadicError(
-            "the stage [proposals] needs boxes: a detector's on the training images (data.detections), or any of its "
-            "outputs to simulate them (data.simulate)"
+            "the stage [proposals] needs boxes: a detector (data.detector), its boxes of the training images "
+            "(data.detections), or any of its outputs to simulate them (data.simulate)"
         )
     usable = tuple(scene for scene in fit if (scene.relations[:, 0] != scene.relations[:, 2]).any())
     if not usable:

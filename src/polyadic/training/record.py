@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from polyadic.model.storage import write_text
+from polyadic.storing import write_text
 from polyadic.training.checkpoint import Position
 from polyadic.vocabulary import PolyadicError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ from torch import Tensor
 
 from polyadic.cache import FeatureCache
 from polyadic.config import Config
+from polyadic.detector import Detector
 from polyadic.model import PRECISION, RelationModel
-from polyadic.model.storage import write_text
 from polyadic.prior import TripletPrior
+from polyadic.storing import write_text
 from polyadic.training import checkpoint, stages
 from polyadic.training.checkpoint import Position
 from polyadic.training.data import load_training
 from polyadic.training.examples import BoxSource, Examples
 from polyadic.training.lock import only_one
 from polyadic.training.loop import Runner
+from polyadic.training.proposing import FOUND, KEPT, detected, fingerprint, keep_detector
 from polyadic.training.record import Record
 from polyadic.training.regions import Regions, fill
 from polyadic.training.watch import Stop, Watcher
@@ -57,6 +60,13 @@ class Trainer:
         for line in self.data.notes:
             watcher.say(line)
         self.about = {"data": self.data.fingerprint()}
+        self.detector: Detector | None = None
+        if config.data.detector:
+            kept = folder / "model" / KEPT
+            self.detector = Detector.load(
+                kept if kept.is_dir() else Path(config.data.detector), self.device, self.data.vocabulary
+            )
+            self.about["detector"] = fingerprint(self.detector)
 
     def run(self, resume: bool) -> RelationModel:
         config, position, parts = self.config, Position(), None
@@ -77,6 +87,7 @@ class Trainer:
         else:
             self._begin(position)
         with only_one(self.folder):
+            self._detect()
             self._stages(position, parts)
         return self.model.eval()
 
@@ -92,6 +103,20 @@ class Trainer:
         finally:
             torch.use_deterministic_algorithms(deterministic)
             self.record.close()
+
+    def _detect(self) -> None:
+        """The detector stays with the model; where boxes are needed and not given, it finds them."""
+        if self.detector is None:
+            return
+        try:
+            keep_detector(Path(self.config.data.detector), self.folder / "model")
+            if self.config.proposals.epochs and self.data.detections is None:
+                scenes = (*self.data.fit, *self.data.validation)
+                place, workers = self.folder / FOUND, self.config.workers
+                found = detected(self.detector, scenes, place, workers, self.watcher, self.stop)
+                self.data = replace(self.data, detections=found)
+        except OSError as error:
+            raise PolyadicError(f"cannot write the run to {self.folder} ({error.strerror})") from error
 
     def _begin(self, position: Position) -> None:
         """The folder, with enough in it to be resumed from; or nothing."""
@@ -150,8 +175,9 @@ class Trainer:
             self.regions = Regions(config.pixels, cache, backbone.fingerprint(), self.precision)
         if source.fixed:
             scenes = (*self.data.fit, *self.data.validation)
-            rng = np.random.default_rng(0)
-            boxes = [source.boxes(scene, rng).boxes for scene in scenes]
+            rng, tested = np.random.default_rng(0), replace(source, nms=config.ranking.nms)
+            boxes = [source.boxes(scene, rng).boxes for scene in self.data.fit]
+            boxes += [tested.boxes(scene, rng).boxes for scene in self.data.validation]
             fill(self.regions, backbone, scenes, boxes, config.workers, self.watcher, self.stop)
 
     def region_sample(self, source: BoxSource) -> Tensor:

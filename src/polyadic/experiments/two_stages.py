@@ -1,0 +1,116 @@
+"""Both stages on the drawn world: a detector from scratch, a relation model on its proposals, the paper's Table 1."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool
+
+from polyadic.boxes import box_iou
+from polyadic.config import DETECTOR_PRESETS, PRESETS, Config
+from polyadic.detector import Detector
+from polyadic.draw import contact_sheet, draw_relations, relations_to_draw
+from polyadic.evaluation import get_protocol
+from polyadic.experiments.evaluating import FREE, RunScores, evaluate_run
+from polyadic.experiments.runs import Run, best_of, open_run
+from polyadic.experiments.table1 import TASKS, TOPS
+from polyadic.scenes import Predictions, Scene
+from polyadic.storing import versions, write_text
+from polyadic.training import Stop, Watcher, train
+from polyadic.training.detector import train_detector
+from polyadic.training.proposing import FOUND, detected
+from polyadic.vocabulary import PolyadicError
+
+DETECTOR, RELATIONS = "detector", "relations"
+SHOWN, SCENES = 10, 6  # triplets beside a picture, pictures
+
+
+def relation_config(detector: Path, seed: int = 0) -> Config:
+    """The toy preset, on what the detector says as well as on pixels, and trained on its boxes at the end."""
+    stage = {"optimiser": "adamw", "decay": 0.01, "schedule": "one-cycle", "images": 16, "rate": 3e-3, "epochs": 5}
+    stages = {f"proposals.{name}": value for name, value in stage.items()}
+    return PRESETS["toy"].change(
+        sources=("pixels", "evidence"), seed=seed, **{"data.detector": str(detector), "triplets.epochs": 5}, **stages
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TwoStages:
+    """What came of it."""
+
+    scores: RunScores
+    precision: dict[str, float]  # of the detector, on held-out scenes
+    seconds: float  # of what was done this time
+    pictures: Path
+
+
+def two_stages(out: Path, seed: int, watcher: Watcher, stop: Stop) -> TwoStages:
+    """Train both, score, draw; what is there already is kept, so that it goes on after an interruption."""
+    out, start = out.expanduser().resolve(), time.monotonic()
+    watcher.say("the detector")
+    first = out / DETECTOR
+    config = DETECTOR_PRESETS["toy"].change(seed=seed)
+    train_detector(config, first, resume=_begun(first), watcher=watcher, stop=stop)
+    watcher.say("relations")
+    second = out / RELATIONS
+    train(relation_config(first, seed), second, resume=_begun(second), watcher=watcher, stop=stop)
+    run = open_run(second)
+    protocols = [get_protocol("lu2016").change(task=task, k=None, k_unit="triplet", tops=TOPS) for task in TASKS]
+    scores = evaluate_run(run, protocols, (1, 10, FREE), watcher=watcher, stop=stop)
+    pictures = _draw(run, out / "pictures", watcher, stop)
+    precision = {name: float(value) for name, value in best_of(first)["held_out"].items()}
+    return TwoStages(scores, precision, time.monotonic() - start, pictures)
+
+
+def write(found: TwoStages, path: Path, seed: int) -> tuple[Path, Path]:
+    """The rows, and beside them as JSON what they were made with."""
+    beside = path.with_suffix(".json")
+    config = relation_config(Path(DETECTOR), seed).to_json()
+    about = {"detector": DETECTOR_PRESETS["toy"].change(seed=seed).to_json(), "relations": config}
+    more = {"held_out": found.precision, "free_k": {p.task: k for p, k in found.scores.free.items()}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, found.scores.result.to_csv())
+    write_text(beside, json.dumps({**about, **more, "seed": seed, "versions": versions()}, indent=1) + "\n")
+    return path, beside
+
+
+def hits_of(scene: Scene, found: Predictions, overlap: float = 0.5) -> Bool[np.ndarray, " M"]:
+    """Which predictions name an annotated triplet on boxes that both overlap its own; each truth may be hit twice."""
+    import torch
+
+    mine = torch.from_numpy(found.in_frame(scene.frame).boxes[found.pairs])  # [M, 2, 4]
+    truths = torch.from_numpy(scene.pair_boxes)  # [T, 2, 4]
+    near = (box_iou(mine[:, None], truths[None]) >= overlap).all(-1).numpy()  # [M, T]
+    same = (found.triplets[:, None] == scene.triplets[None]).all(-1)
+    return np.asarray((near & same).any(1))
+
+
+def _begun(folder: Path) -> bool:
+    if folder.exists() and not (folder / "config.json").is_file() and any(folder.iterdir()):
+        raise PolyadicError(f"{folder} is no run, and in the way: move it, or give another --out")
+    return (folder / "config.json").is_file()
+
+
+def _draw(run: Run, folder: Path, watcher: Watcher, stop: Stop) -> Path:
+    scenes, names, detector = run.data.scenes[:SCENES], run.data.vocabulary, run.model.detector
+    assert isinstance(detector, Detector), "trained with one"
+    boxes = detected(detector, run.data.scenes, run.folder / FOUND, watcher=watcher, stop=stop)
+    folder.mkdir(parents=True, exist_ok=True)
+    sheet = []
+    for scene in scenes:
+        picture = scene.open()
+        relations = run.model.predict(picture, boxes[scene.name], top=SHOWN)
+        origin, pairs = relations.known_origin(), relations.known_origin().pairs[relations.pair].numpy()
+        triplets, scores = relations.triplet.numpy(), relations.log_score.exp().numpy()
+        found = Predictions(scene.name, origin.detections.boxes, pairs, triplets, scores, size=origin.size)
+        drawn = relations_to_draw(names, pairs, triplets, scores, hits_of(scene, found))
+        shown = [replace(each, score=None) for each in drawn]
+        panel = draw_relations(picture, found.boxes, relations.box_names(), shown, arrows=4, width=480, graph=True)
+        panel.save(folder / f"{Path(scene.name).stem}.png")
+        sheet.append(panel)
+    contact_sheet(sheet, columns=1).save(folder / "all.png")
+    return folder / "all.png"

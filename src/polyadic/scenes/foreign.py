@@ -1,0 +1,167 @@
+"""Other people's detections as ours: what `Detections.from_...` do. Nothing of theirs is imported.
+
+Boxes are taken as they are, even a little outside the image: `Detections.inside` cuts them where it matters. Each
+function warns once of all boxes that it drops because the vocabulary has no name for their class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from polyadic.scenes.detections import UNKNOWN, Choice, Detections, Own, Size
+from polyadic.scenes.naming import LabelMap, Mapped, Matcher, read_mapping, sort_out, warn_of_dropped
+from polyadic.vocabulary import PolyadicError, Vocabulary
+
+ABOVE_ONE = 1e-5  # a softmax in float32 may round up to that
+_STACK = 3  # from a warning up to the caller of `Detections.from_...`
+
+
+def from_arrays(
+    boxes: Any, labels: Any, scores: Any, vocabulary: Vocabulary, image: str, size: Size, mapping: Own, unknown: Choice
+) -> Detections:
+    given = _array(labels, f"{image}: labels")
+    if given.size and given.dtype.kind not in "UO":
+        if mapping is not None:
+            raise PolyadicError(f"{image}: a mapping is for names, but labels are numbers ({given.dtype})")
+        numbers = _whole(given, image)
+        wrong = (numbers < UNKNOWN) | (numbers >= len(vocabulary.objects))
+        if wrong.any():
+            most = len(vocabulary.objects) - 1
+            raise PolyadicError(f"{image}: labels are names, or indices from 0 to {most}, got {numbers[wrong][0]}")
+        named = ["" if label == UNKNOWN else vocabulary.objects[label] for label in numbers]
+    else:
+        named = _names(given, image)
+    mapped = sort_out(named, Matcher(vocabulary, read_mapping(mapping)), unknown)
+    warn_of_dropped(image, mapped.unknown, unknown, _STACK)
+    return assemble(image, boxes, scores, mapped, len(named), size)
+
+
+def from_torchvision(
+    output: Any, names: Any, vocabulary: Vocabulary, image: str, size: Size, mapping: Own, unknown: Choice
+) -> Detections:
+    if not isinstance(output, Mapping):
+        cure = "; it is one per image: give output[0]" if isinstance(output, list | tuple) else ""
+        raise PolyadicError(f"{image}: expected a dict of boxes, labels, scores, got a {type(output).__name__}{cure}")
+    missing = next((key for key in ("boxes", "labels", "scores") if key not in output), None)
+    if missing:
+        raise PolyadicError(f"{image}: no {missing!r} in the output, which has {', '.join(map(str, output)) or 'none'}")
+    numbers = _whole(_array(output["labels"], f"{image}: labels"), image)
+    mapped = apply(LabelMap.match(names, vocabulary, mapping), numbers, unknown, image)
+    warn_of_dropped(image, mapped.unknown, unknown, _STACK)
+    return assemble(image, output["boxes"], output["scores"], mapped, len(numbers), size)
+
+
+def from_supervision(
+    detections: Any, vocabulary: Vocabulary, names: Any, image: str, size: Size, mapping: Own, unknown: Choice
+) -> Detections:
+    boxes = _attribute(detections, "xyxy", image, "supervision.Detections")
+    named = (getattr(detections, "data", None) or {}).get("class_name")
+    if named is not None:
+        each = _names(_array(named, f"{image}: class_name"), image)
+        mapped, count = sort_out(each, Matcher(vocabulary, read_mapping(mapping)), unknown), len(each)
+    elif detections.class_id is not None and (names is not None or len(detections.class_id) == 0):
+        numbers = _whole(_array(detections.class_id, f"{image}: class_id"), image)
+        label_map = LabelMap.match(vocabulary.objects if names is None else names, vocabulary, mapping)
+        mapped, count = apply(label_map, numbers, unknown, image), len(numbers)
+    else:
+        raise PolyadicError(f'{image}: neither data["class_name"] nor class_id with names=[...] says the classes')
+    warn_of_dropped(image, mapped.unknown, unknown, _STACK)
+    return assemble(image, boxes, detections.confidence, mapped, count, size)
+
+
+def from_ultralytics(
+    result: Any, vocabulary: Vocabulary, image: str | None, size: Size, mapping: Own, unknown: Choice
+) -> Detections:
+    boxes = _attribute(result, "boxes", image or "image", "ultralytics' Results: one image's, result[0],")
+    name = image or Path(str(getattr(result, "path", "") or "image")).name
+    if boxes is None:
+        raise PolyadicError(
+            f"{name}: the result has no boxes: use a model that detects (no classes, masks or obb alone)"
+        )
+    numbers = _whole(_array(boxes.cls, f"{name}: boxes.cls"), name)
+    height, width = result.orig_shape
+    mapped = apply(LabelMap.match(result.names, vocabulary, mapping), numbers, unknown, name)
+    warn_of_dropped(name, mapped.unknown, unknown, _STACK)
+    return assemble(name, boxes.xyxy, boxes.conf, mapped, len(numbers), size or (width, height))
+
+
+def assemble(image: str, boxes: Any, scores: Any, mapped: Mapped, count: int, size: Any) -> Detections:
+    """The boxes that stay of `count`, all of which are checked."""
+    corners = _numbers(boxes, f"{image}: boxes")
+    sure = np.ones(count) if scores is None else _numbers(scores, f"{image}: scores")
+    if corners.shape[:1] != (count,) or sure.shape != (count,):
+        shapes = f"boxes {list(corners.shape)}, labels [{count}], scores {list(sure.shape)}"
+        raise PolyadicError(f"{image}: expected boxes [n, 4], labels [n] and scores [n], got {shapes}")
+    whole = Detections(
+        image,
+        corners if corners.size else np.zeros((0, 4)),
+        np.zeros(count, np.int64),
+        np.where((sure > 1) & (sure <= 1 + ABOVE_ONE), 1.0, sure),
+        check_frame(size, image),
+    )
+    return Detections(image, whole.boxes[mapped.rows], mapped.labels, whole.scores[mapped.rows], whole.size)
+
+
+def check_frame(size: Any, where: str) -> Size:
+    if size is None:
+        return None
+    try:
+        width, height = map(float, size)
+    except (TypeError, ValueError):
+        width = height = 0.0
+    if not (0 < width < np.inf and 0 < height < np.inf):
+        raise PolyadicError(f"{where}: size must be (width, height) in pixels, got {size!r:.40}")
+    return width, height
+
+
+def _array(value: Any, where: str) -> np.ndarray:
+    """Of a list, an array, or a tensor wherever it is."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = (value.double() if value.is_floating_point() else value).numpy()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise PolyadicError(f"{where} must be one array ({reason:.80})") from error
+    return array
+
+
+def _numbers(value: Any, where: str) -> Float[np.ndarray, "*X"]:
+    array = _array(value, where)
+    if array.dtype.kind not in "iuf":
+        raise PolyadicError(f"{where} must be numbers, got {array.dtype} {list(array.shape)}")
+    return array.astype(np.float64)
+
+
+def _whole(array: np.ndarray, image: str) -> np.ndarray:
+    """Labels as whole numbers; some detectors give them as floats."""
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iuf" or array.ndim != 1 or (array.dtype.kind == "f" and not (array % 1 == 0).all()):
+        raise PolyadicError(f"{image}: labels must be whole numbers [n], got {array.dtype} {list(array.shape)}")
+    return array.astype(np.int64)
+
+
+def _names(array: np.ndarray, image: str) -> list[str]:
+    if array.size and (array.ndim != 1 or not all(isinstance(each, str) for each in array.tolist())):
+        raise PolyadicError(f"{image}: expected one class name per box, got {array.tolist()!r:.60}")
+    return [str(each) for each in array.ravel()]
+
+
+def apply(label_map: LabelMap, numbers: Any, unknown: Choice, image: str) -> Mapped:
+    try:
+        return label_map.apply(numbers, unknown)
+    except PolyadicError as error:
+        raise PolyadicError(f"{image}: {error}") from error
+
+
+def _attribute(value: Any, name: str, image: str, expected: str) -> Any:
+    if not hasattr(value, name):
+        raise PolyadicError(f"{image}: expected {expected} with .{name}, got a {type(value).__name__}")
+    return getattr(value, name)

@@ -1,0 +1,263 @@
+"""A detector's training: the same comforts as the relation model's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from detector_cases import photo, tiny
+from training_cases import Crash, Place, ask, crash, log_of, same
+from vrd_files import RIDER, TRAIN, relation, write_vrd
+
+from polyadic.config import DetectorConfig
+from polyadic.datasets.toy import World, write
+from polyadic.detector import Detector, average_precision
+from polyadic.scenes import Scene
+from polyadic.training import Interrupted, Stop, checkpoint, loop
+from polyadic.training.detector import train_detector
+from polyadic.training.pictures import Pictures, detect_scenes, load_boxes, mirror
+from polyadic.vocabulary import PolyadicError
+
+PLACES = (
+    "begin detector 1/2",
+    "detector 1/2, step 2",
+    "end detector 1/2",
+    "validation, step 1",
+    "say detector 1/2",
+    "detector 2/2, step 1",
+)
+
+
+@dataclass(frozen=True)
+class Whole:
+    folder: Path
+    seen: list[str]
+    detector: Detector
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder, watcher = tmp_path_factory.mktemp("whole") / "run", Place()
+    return Whole(folder, watcher.seen, train_detector(tiny(), folder, watcher=watcher))
+
+
+def at_place(whole: Whole, place: str) -> int:
+    return next(at for at, seen in enumerate(whole.seen) if seen.startswith(place))
+
+
+def check(folder: Path, detector: Detector, whole: Whole) -> None:
+    assert same(detector.state_dict(), whole.detector.state_dict())
+    assert log_of(folder) == log_of(whole.folder)
+    assert not detector.training
+
+
+def test_a_run_has_all_its_parts_and_the_best_is_loaded(whole: Whole) -> None:
+    names = {path.name for path in whole.folder.iterdir()}
+    assert names == {"config.json", "model", "last.pt", "log.jsonl", "tensorboard", ".lock"}
+    assert same(Detector.load(whole.folder).state_dict(), whole.detector.state_dict())
+    entries = log_of(whole.folder)
+    epochs = [entry for entry in entries if entry["event"] == "epoch"]
+    assert [entry["epoch"] for entry in epochs] == [1, 2]
+    assert all({"mAP", "AP50"} <= set(entry) for entry in epochs)
+    steps = [entry for entry in entries if entry["event"] == "step"]
+    assert [entry["total"] for entry in steps] == [1, 2, 3, 4, 5, 6]
+    assert steps[-1]["loss"] < steps[0]["loss"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_stopped_and_resumed_is_never_stopped(whole: Whole, tmp_path: Path, place: str) -> None:
+    stop, folder = Stop(), tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train_detector(tiny(), folder, watcher=Place(at_place(whole, place), ask(stop)), stop=stop)
+    check(folder, train_detector(tiny(), folder, resume=True), whole)
+
+
+@pytest.mark.parametrize(("place", "minutes"), [("detector 1/2, step 2", 0), ("say detector 1/2", 10)])
+def test_crashed_and_resumed_is_never_crashed(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, minutes: int
+) -> None:
+    monkeypatch.setattr(loop, "MINUTES", minutes)  # 0: a checkpoint after each step
+    with pytest.raises(Crash):
+        train_detector(tiny(), tmp_path / "run", watcher=Place(at_place(whole, place), crash))
+    check(tmp_path / "run", train_detector(tiny(), tmp_path / "run", resume=True), whole)
+
+
+def test_batch_statistics_survive_an_interruption_as_well(tmp_path: Path) -> None:
+    config = tiny("mobilenetv3-fpn", **{"world.train": 6, "training.images": 3, "training.epochs": 1})
+    straight = train_detector(config, tmp_path / "straight")
+    stop = Stop()
+    with pytest.raises(Interrupted):
+        train_detector(config, tmp_path / "run", watcher=_AfterStep(stop), stop=stop)
+    assert same(train_detector(config, tmp_path / "run", resume=True).state_dict(), straight.state_dict())
+    mean = next(x for name, x in straight.state_dict().items() if name.endswith("running_mean"))
+    assert mean.abs().max() > 0, "they moved"
+
+
+class _AfterStep(Place):
+    def __init__(self, stop: Stop) -> None:
+        super().__init__()
+        self.stop = stop
+
+    def move(self, done: int, **numbers: float) -> None:
+        self.stop.asked = self.stop.asked or "loss" in numbers
+
+
+def test_workers_change_nothing(whole: Whole, tmp_path: Path) -> None:
+    check(tmp_path / "run", train_detector(tiny(workers=2), tmp_path / "run"), whole)
+
+
+def test_a_finished_run_is_returned_as_it_is(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("nothing is left to train")
+
+    monkeypatch.setattr(checkpoint, "save", never)
+    check(whole.folder, train_detector(tiny(), whole.folder, resume=True), whole)
+
+
+def test_it_learns_to_see(tmp_path: Path) -> None:
+    """A few pictures by heart; a network that does not learn stays below 1."""
+    few = {"world.train": 10, "side": 96, "training.epochs": 60, "training.images": 3, "training.rate": 3e-3}
+    config = tiny(**few, **{"validation.images": 1})
+    data = load_boxes(config)
+    detector = train_detector(config, tmp_path / "run")
+    last = checkpoint.load(tmp_path / "run")[0]
+    assert last.done == ["detector"]
+    found = average_precision(detect_scenes(detector, data.fit, 4), 20)
+    assert found["AP50"] > 30  # seen: see below
+    assert found["mAP"] > 15
+
+
+def test_other_settings_other_data_and_full_folders_are_refused(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PolyadicError, match="exists already: go on in it with --resume"):
+        train_detector(tiny(), whole.folder)
+    with pytest.raises(PolyadicError, match=r"was started with training\.rate = 0\.002, not 0\.5: resume it as it was"):
+        train_detector(tiny(**{"training.rate": 0.5}), whole.folder, resume=True)
+    with pytest.raises(PolyadicError, match=r"is not a run: it has no config\.json"):
+        train_detector(tiny(), tmp_path / "nothing", resume=True)
+    with pytest.raises(PolyadicError, match=r"nothing to train: training\.epochs is 0"):
+        train_detector(tiny(**{"training.epochs": 0}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr("polyadic.training.pictures.digest", lambda *parts: "other")
+    with pytest.raises(PolyadicError, match="was trained on other data"):
+        train_detector(tiny(), whole.folder, resume=True)
+
+
+def test_half_of_the_pictures_are_mirrored_by_seed_epoch_and_name_alone() -> None:
+    scenes = World(40, 0).dataset("train").scenes
+    mirrored = {}
+    for seed, epoch in ((0, 0), (0, 1), (5, 0)):
+        pictures = Pictures(scenes, seed, epoch)
+        again = Pictures(scenes[::-1], seed, epoch)
+        plain = [torch.from_numpy(scene.boxes).float() for scene in scenes]
+        mirrored[seed, epoch] = [not torch.equal(pictures[at].boxes, plain[at]) for at in range(40)]
+        assert all(torch.equal(pictures[at].picture, again[39 - at].picture) for at in range(40))
+        assert 10 < sum(mirrored[seed, epoch]) < 30
+    assert len({tuple(each) for each in mirrored.values()}) == 3
+
+
+def test_mirrored_boxes_hold_the_mirrored_pixels() -> None:
+    picture = torch.from_numpy(np.array(photo(30, 20))).permute(2, 0, 1)
+    boxes = torch.tensor([[2.0, 3, 11, 9], [0, 0, 30, 20]])
+    turned, there = mirror(picture, boxes)
+    assert there.tolist() == [[19, 3, 28, 9], [0, 0, 30, 20]]
+    assert torch.equal(turned[:, 3:9, 19:28].flip(-1), picture[:, 3:9, 2:11])
+
+
+def vrd(root: Path) -> DetectorConfig:
+    """Enough images for one to be held out."""
+    train = {f"{number}.jpg": TRAIN["a.jpg"] for number in range(7)} | {"empty.jpg": []}
+    flat = (2, [8, 8, 25, 40])  # no height
+    train["flat.jpg"] = [relation(RIDER, 1, flat)]
+    train["beyond.jpg"] = [relation(RIDER, 1, (2, [80, 130, 90, 140]))]
+    return tiny(**{"data.dataset": "vrd", "data.root": str(write_vrd(root, train))})
+
+
+leaves_the_frame = pytest.mark.filterwarnings("ignore:.*leaves the frame")  # as a box of `vrd` does
+
+
+@leaves_the_frame
+def test_boxes_that_come_from_relations_are_said_to(tmp_path: Path) -> None:
+    data = load_boxes(vrd(tmp_path))
+    related, *others = data.notes
+    assert related.startswith("vrd has boxes in relations alone: an object that nobody related is background")
+    assert others == [
+        "vrd: 1 boxes have no area within their picture and are left out",
+        "vrd: 1 images without boxes are left out",
+    ]
+    by_name = {scene.name: scene for scene in data.fit}
+    assert "empty.jpg" not in by_name
+    assert len(by_name["flat.jpg"].boxes) == 1
+    assert [90, 80, 100, 100] in by_name["beyond.jpg"].boxes.tolist(), "cut off at the frame"
+    watcher = Place()
+    train_detector(vrd(tmp_path).change(**{"training.epochs": 1}), tmp_path / "run", watcher=watcher)
+    assert watcher.seen[:3] == [f"say {note}" for note in data.notes]
+
+
+@leaves_the_frame
+def test_boxes_stand_where_they_belong_on_a_picture_of_another_size(tmp_path: Path) -> None:
+    data = load_boxes(vrd(tmp_path))
+    shown = Pictures(data.fit, 0, 0)[0]
+    assert shown.picture.shape == (3, 50, 50)  # annotated on 100 x 100
+    left, top, right, bottom = (data.fit[0].boxes / 2).T
+    turned = np.stack([50 - right, top, 50 - left, bottom], 1)
+    assert any(np.allclose(shown.boxes, each) for each in (data.fit[0].boxes / 2, turned))
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> DetectorConfig:
+    write(World(12, 2), tmp_path / "drawn")
+    return tiny(**{"data.dataset": "coco", "data.root": str(tmp_path / "drawn")})
+
+
+def test_images_without_boxes_are_background_where_all_objects_are_annotated(
+    drawn: DetectorConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_boxes(drawn).notes == ()
+    first = load_boxes(drawn).fit[0].name
+
+    def bare(config: DetectorConfig, split: str, images: str) -> Any:
+        from polyadic.training.data import load_split
+
+        whole = load_split(config, split, "required")
+        return whole.keep(lambda scene: True) if split != "fit" else _bare(whole, first)
+
+    monkeypatch.setattr("polyadic.training.pictures.load_split", bare)
+    data = load_boxes(drawn)
+    assert data.notes == ("coco: 1 images have no boxes: all of them is background",)
+    assert len(data.fit) == 11
+
+
+def _bare(dataset: Any, name: str) -> Any:
+    from dataclasses import replace
+
+    def without(scene: Scene) -> Scene:
+        none = np.zeros((0, 3), int)
+        return replace(scene, boxes=np.zeros((0, 4)), labels=np.zeros(0, int), relations=none)
+
+    return replace(dataset, scenes=tuple(without(each) if each.name == name else each for each in dataset))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_picture_that_cannot_be_read_is_named_in_one_line(
+    drawn: DetectorConfig, tmp_path: Path, workers: int
+) -> None:
+    (tmp_path / "drawn" / "images" / "train_000003.png").write_text("no picture")
+    with pytest.raises(PolyadicError, match=r"train_000003\.png is not a picture that can be read") as refused:
+        train_detector(drawn.change(workers=workers), tmp_path / "run")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_loss_that_is_not_finite_names_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Detector, *_: Any) -> dict[str, torch.Tensor]:
+        return {"class": torch.tensor(float("nan"), requires_grad=True)}
+
+    monkeypatch.setattr(Detector, "losses", broken)
+    message = r"stage detector, epoch 1, step 1, images train_.*: the loss is nan; a lower learning rate"
+    with pytest.raises(PolyadicError, match=message):
+        train_detector(tiny(), tmp_path / "run")

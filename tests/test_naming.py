@@ -1,0 +1,159 @@
+"""A detector's class names find the vocabulary's, visibly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyadic import PolyadicError, Vocabulary
+from polyadic.scenes import UNKNOWN
+from polyadic.scenes.naming import IGNORED, LabelMap
+
+NAMES = Vocabulary(
+    objects=("person", "traffic light", "shoe", "shoes", "shelf", "monitor", "glass", "Wine-glass", "bus", "sky"),
+    predicates=("on",),
+)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("person", "person"),
+        ("PERSON", "person"),
+        ("people", "person"),
+        ("Traffic_Light", "traffic light"),
+        ("trafficlights", "traffic light"),
+        ("shoe", "shoe"),  # exactly, though the plural is an object too
+        ("shoes", "shoes"),
+        ("shelves", "shelf"),
+        ("glasses", "glass"),
+        ("wine glass", "Wine-glass"),
+        ("wine_glasses", "Wine-glass"),
+        ("buses", "bus"),
+        ("bu", None),
+        ("light", None),
+        ("skype", None),
+        ("", None),
+        ("N/A", None),
+    ],
+)
+def test_a_name_is_found_exactly_then_folded_then_as_a_plural(theirs: str, ours: str | None) -> None:
+    expected = UNKNOWN if ours is None else NAMES.objects.index(ours)
+    assert LabelMap.match([theirs], NAMES).targets == {theirs: expected}
+
+
+def test_a_name_that_fits_two_objects_equally_fits_none() -> None:
+    names = Vocabulary(objects=("t-shirt", "T shirt", "hat"), predicates=("on",))
+    assert LabelMap.match(["t_shirt", "t-shirt"], names).targets == {"t_shirt": UNKNOWN, "t-shirt": 0}
+
+
+def test_the_user_s_mapping_comes_before_names_and_may_drop() -> None:
+    own = {"TV": "Monitor", "person": None, "bus": "", "zebra": "person"}
+    label_map = LabelMap.match({3: "tv", 7: "person", 8: "bus", 11: "zebra", 90: "sky"}, NAMES, own)
+    assert label_map.targets == {"tv": 5, "person": IGNORED, "bus": IGNORED, "zebra": 0, "sky": 9}
+
+
+def test_boxes_without_an_object_are_dropped_or_kept_and_counted_either_way() -> None:
+    label_map = LabelMap.match(["__background__", "zebra", "sky", "tie", "bus"], NAMES, {"tie": ""})
+    labels = np.array([2, 1, 3, 4, 1, 0])
+    dropped, kept = label_map.apply(labels), label_map.apply(labels, "keep")
+    assert (dropped.rows.tolist(), dropped.labels.tolist()) == ([0, 3], [9, 8])
+    assert (kept.rows.tolist(), kept.labels.tolist()) == ([0, 1, 3, 4, 5], [9, -1, 8, -1, -1])
+    for each in (dropped, kept):
+        assert each.unknown == {"zebra": 2, "__background__": 1}
+        assert each.ignored == {"tie": 1}  # on purpose, so never kept
+    assert label_map.apply([]).labels.tolist() == []
+
+
+def test_the_report_says_what_maps_what_does_not_and_what_is_never_found() -> None:
+    theirs = ["__background__", "Person", "tv", "N/A", "zebra", "N/A", "tie", "bus"]
+    lines = LabelMap.match(theirs, NAMES, {"tv": "monitor", "tie": None}).report().splitlines()
+    assert lines == [
+        "3 of the detector's 5 classes are objects of the vocabulary",
+        "  2 under another name: Person -> person, tv -> monitor",
+        "  1 dropped by the mapping: tie",
+        "  1 without an object (dropped, or unknown): zebra",
+        "  7 of the 10 objects that no class reaches: traffic light, shoe, shoes, shelf, glass, Wine-glass, sky",
+    ]
+    assert LabelMap.match(NAMES.objects, NAMES).report().count("\n") == 0
+    many = LabelMap.match([f"thing {i}" for i in range(99)], NAMES).report()
+    assert "thing 39 and 59 more" in many
+
+
+def test_a_distribution_over_their_classes_becomes_one_over_ours() -> None:
+    label_map = LabelMap.match({4: "sky", 2: "zebra", 9: "Person", 1: "people"}, NAMES)
+    spread = label_map.spread(np.array([[0.1, 0.2, 0.3, 0.4], [0.9, 0.9, 0.3, 0.3], [0, 1, 0, 0]]))
+    assert spread.shape == (3, 10)
+    np.testing.assert_allclose(spread[:, [9, 0]], np.array([[0.1, 0.7], [0.6, 0.4], [0, 0]]), atol=1e-6)
+    assert np.count_nonzero(spread) == 4
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("m.json", '{"tv": "monitor", "tie": null}'), ("m.toml", '"tv" = "monitor"\ntie = ""\n')],
+)
+def test_a_mapping_file_is_json_or_toml(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).write_text(text)
+    label_map = LabelMap.load(tmp_path / file, ["tv", "tie"], NAMES)
+    assert label_map == LabelMap.match(["tv", "tie"], NAMES, {"tv": "monitor", "tie": None})
+    assert label_map.targets == {"tv": 5, "tie": IGNORED}
+
+
+BAD_FILES = {
+    "cut": ('{"tv": ', r"m\.json is not a mapping in JSON or TOML"),
+    "list": ("[1]", r"m\.json: expected detector's names to objects, got list"),
+    "number": ('{"tv": 3}', r"m\.json: expected names to names .*got 'tv': 3"),
+    "twice": ('{"tv": "sky", "tv": "bus"}', "'tv' occurs twice"),
+    "target": ('{"tv": "monitr"}', "'tv' goes to 'monitr', which is no object; did you mean 'monitor'"),
+    "class": ('{"tvs": "monitor"}', "the detector has no class 'tvs'; did you mean 'tv'"),
+    "bytes": ("\udcff", "is not a mapping"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BAD_FILES))
+def test_a_bad_mapping_file_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
+    text, message = BAD_FILES[case]
+    (tmp_path / "m.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(PolyadicError, match=message) as error:
+        LabelMap.load(tmp_path / "m.json", ["tv", "tie"], NAMES)
+    assert "\n" not in str(error.value)
+
+
+def test_an_absent_mapping_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none.toml"):
+        with pytest.raises(PolyadicError, match=r"no file .*expected a mapping"):
+            LabelMap.load(path, ["tv"], NAMES)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("names", ["person", [], [1, 2], {}])
+def test_names_that_are_none_are_refused(names: Any) -> None:
+    with pytest.raises(PolyadicError, match="expected the names of a detector's classes"):
+        LabelMap.match(names, NAMES)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_label_without_a_name_and_a_foreign_choice_are_refused() -> None:
+    label_map = LabelMap.match({1: "sky", 5: "bus"}, NAMES)
+    with pytest.raises(PolyadicError, match="label 2 has no name among the 2 from 1 to 5"):
+        label_map.apply([1, 2])
+    choice: Any = "forget"
+    with pytest.raises(PolyadicError, match="expected 'drop' or 'keep', got 'forget'"):
+        label_map.apply([1], choice)
+
+
+def test_the_mapping_of_the_documents_takes_coco_s_names_to_vrd_s(tmp_path: Path) -> None:
+    from shared_data import real_vrd, shared
+
+    text = (Path(__file__).parents[1] / "docs" / "detections.md").read_text()
+    file = tmp_path / "coco_to_vrd.toml"
+    file.write_text(text.split("```toml\n")[1].split("```")[0])
+    names = shared("weights", "coco.names").read_text().split("\n")[:80]
+    vocabulary = real_vrd("test").vocabulary
+    for own, mapped, missed in ((None, 37, 63), (file, 48, 53)):
+        lines = LabelMap.match(names, vocabulary, own).report().splitlines()
+        assert lines[0] == f"{mapped} of the detector's 80 classes are objects of the vocabulary"
+        assert any(line.startswith(f"  {missed} of the 100 objects that no class reaches") for line in lines)

@@ -1,0 +1,249 @@
+"""A detector and a relation model together: training on its boxes, predicting, scoring as in Table 1."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import detector_cases
+import numpy as np
+import pytest
+import torch
+from model_cases import model_of
+from model_cases import same as same_relations
+from tiny_runs import Command
+from training_cases import Place, ask, same, tiny
+
+from polyadic.comparison import Comparison
+from polyadic.config import DETECTOR_PRESETS, PRESETS, Config
+from polyadic.datasets.toy import VOCABULARY, World
+from polyadic.detector import Detector
+from polyadic.evaluation import Recall, get_protocol
+from polyadic.experiments import evaluate_run, open_run, two_stages
+from polyadic.experiments.table1 import COLUMNS, PAPER, table1
+from polyadic.model import RelationModel
+from polyadic.predictions import write_detections
+from polyadic.scenes import Detections, Predictions, Scene
+from polyadic.training import Interrupted, Stop, proposing, train
+from polyadic.training.detector import train_detector
+from polyadic.training.examples import BoxSource
+from polyadic.training.validation import score_scenes
+from polyadic.vocabulary import PolyadicError
+
+STAGE: dict[str, Any] = {"proposals.epochs": 1, "proposals.optimiser": "adamw", "proposals.rate": 3e-3}
+WORLD: dict[str, Any] = {"world.train": 24, "world.test": 6}
+
+
+def config_of(detector: Path, **changes: Any) -> Config:
+    own: dict[str, Any] = {"data.detector": str(detector), "triplets.epochs": 1, "selection.epochs": 1}
+    return tiny(sources=("pixels", "evidence"), **own, **STAGE, **changes)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A detector, and a relation model that was trained with it."""
+    folder = tmp_path_factory.mktemp("two")
+    train_detector(detector_cases.tiny(score=0.0, most=7, **WORLD), folder / "detector")
+    train(config_of(folder / "detector"), folder / "run")
+    return folder
+
+
+def test_the_detector_stays_with_the_model_and_finds_its_boxes(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "run" / "model", tmp_path / "elsewhere")
+    model = RelationModel.load(tmp_path / "elsewhere")
+    scene = World(0, 6).dataset("test")[2]
+    found = model.predict(scene.open())
+    assert len(found) == 20
+    given = Detector.load(root / "detector").detect([scene.open()])[0]
+    assert same_relations(found, model.predict(scene.open(), given))
+    model.save(tmp_path / "again")
+    assert same_relations(found, RelationModel.load(tmp_path / "again").predict(scene.open()))
+    kept = json.loads((tmp_path / "again" / "config.json").read_text())["data"]["detector"]
+    assert kept == "detector"  # no path of this machine
+
+
+def test_its_boxes_are_those_that_a_file_would_give(root: Path, tmp_path: Path) -> None:
+    detector = Detector.load(root / "detector")
+    scenes = World(24, 6).dataset("train").scenes
+    found = (replace(detector(scene.open()), image=scene.name, size=scene.frame) for scene in scenes)
+    write_detections(tmp_path / "boxes.safetensors", found, VOCABULARY)
+    given = config_of(root / "detector", **{"data.detections": str(tmp_path / "boxes.safetensors")})
+    train(given.change(**{"data.detector": ""}), tmp_path / "run")
+    here, there = (RelationModel.load(folder / "run").state_dict() for folder in (root, tmp_path))
+    assert same(here, there)
+    assert not (tmp_path / "run" / "model" / "detector").exists()
+
+
+def test_an_interrupted_search_for_boxes_goes_on_to_the_same_weights(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposing, "IMAGES", 8)
+    stop, config = Stop(), config_of(root / "detector")
+    look = Place()
+    train(config, tmp_path / "whole", watcher=look)
+    at = next(n for n, seen in enumerate(look.seen) if seen.startswith("boxes 9 to 16 of 24, step"))
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", watcher=Place(at, ask(stop)), stop=stop)
+    assert len(list((tmp_path / "run" / "detected").iterdir())) >= 1
+    again = Place()
+    train(config, tmp_path / "run", resume=True, watcher=again)
+    assert not any(seen.startswith("begin boxes 1 to 8") for seen in again.seen)
+    here, there = (RelationModel.load(tmp_path / name).state_dict() for name in ("whole", "run"))
+    assert same(here, there)
+
+
+def test_a_run_is_not_resumed_with_another_detector(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "run", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model" / "detector")
+    train_detector(detector_cases.tiny(seed=1, score=0.0, most=7, **WORLD), tmp_path / "other")
+    with pytest.raises(PolyadicError, match="was trained on other data"):
+        train(config_of(tmp_path / "other"), tmp_path / "run", resume=True)
+
+
+def test_a_detector_of_other_words_is_refused(tmp_path: Path) -> None:
+    detector_cases.detector_of().save(tmp_path / "detector")
+    with pytest.raises(PolyadicError, match="was trained with another vocabulary"):
+        train(config_of(tmp_path / "detector"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_table_1_needs_one_command(root: Path, command: Command) -> None:
+    shown = command("evaluate", root / "run", "--table1")
+    assert shown.code == 0
+    for words in ("relationship detection", "phrase detection", "k = 1 R@50", "k = 10 R@50", "free k R@50", "ceiling"):
+        assert words in shown.out
+    value = json.loads(command("evaluate", root / "run", "--table1", "--json").out)
+    rows = [row for row in value["recalls"] if row["subset"] == "all" and row["what"] == "predictions"]
+    assert {row["task"] for row in rows} == {"relationship", "phrase"}
+    assert {1, 10} <= {row["k"] for row in rows}
+    assert {row["N"] for row in rows} == {50, 100}
+    assert len(list((root / "run" / "detected").iterdir())) == 2  # of training, and of test and validation
+    assert "sets --task, --k and --top itself" in command("evaluate", root / "run", "--table1", "--k", "1").message
+
+
+def test_own_boxes_score_as_the_same_boxes_from_a_file(root: Path, command: Command, tmp_path: Path) -> None:
+    detector = Detector.load(root / "detector")
+    scenes = World(24, 6).dataset("test").scenes
+    found = (replace(detector(scene.open()), image=scene.name, size=scene.frame) for scene in scenes)
+    write_detections(tmp_path / "boxes.safetensors", found, VOCABULARY)
+    options = ("--task", "relationship", "--k", "3", "--csv")
+    own = command("evaluate", root / "run", *options)
+    given = command("evaluate", root / "run", *options, "--detections", tmp_path / "boxes.safetensors")
+    assert own.out == given.out
+
+
+def test_tasks_on_true_boxes_and_on_found_ones_do_not_mix(root: Path, command: Command) -> None:
+    shown = command("evaluate", root / "run", "--task", "relationship", "phrase-classification")
+    assert "leave out tasks on true boxes" in shown.message
+    assert command("evaluate", root / "run", "--k", "1").code == 0  # phrase classification, as before
+
+
+def test_overlapping_detections_are_left_out_when_tested_but_not_when_trained() -> None:
+    scene = World(0, 3).dataset("test")[1]
+    box = scene.boxes[:3]
+    boxes = np.concatenate([box, box[:1] + np.array([0, 0, 1, 1])])
+    given = Detections(scene.name, boxes, np.zeros(4, np.int64), np.array([0.5, 0.9, 0.8, 0.7]), scene.frame)
+    source = BoxSource({scene.name: given})
+    assert len(source.boxes(scene, np.random.default_rng(0)).boxes) == 4
+    model = model_of("evidence")
+    ((_, scores),) = score_scenes(model, [scene], source, None)
+    np.testing.assert_allclose(scores.boxes.numpy(), boxes[1:], atol=1e-4)  # the surer of the two stays
+
+
+def test_hits_are_annotated_triplets_on_boxes_that_both_overlap() -> None:
+    rng = np.random.default_rng(0)
+    for scene in World(0, 12).dataset("test"):
+        if not len(scene.relations):
+            continue
+        m = 40
+        rows = rng.integers(0, len(scene.relations), m)
+        shift = rng.uniform(-12, 12, (len(scene.boxes), 4))
+        boxes = np.sort((scene.boxes + shift).reshape(-1, 2, 2), 1).reshape(-1, 4)
+        pairs = np.where(rng.random((m, 1)) < 0.3, scene.relations[rows][:, [2, 0]], scene.relations[rows][:, [0, 2]])
+        triplets = scene.triplets[rows].copy()
+        triplets[:, 1] = np.where(rng.random(m) < 0.3, (triplets[:, 1] + 1) % 12, triplets[:, 1])
+        found = Predictions(scene.name, boxes, pairs, triplets, rng.random(m))
+        expected = [slow_hit(scene, boxes[pair], triplet) for pair, triplet in zip(pairs, triplets, strict=True)]
+        assert two_stages.hits_of(scene, found).tolist() == expected
+
+
+def slow_hit(scene: Scene, pair: np.ndarray, triplet: np.ndarray) -> bool:
+    def iou(a: np.ndarray, b: np.ndarray) -> float:
+        w, h = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+        both = max(w, 0) * max(h, 0)
+        return float(both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both))
+
+    return any(
+        tuple(triplet) == tuple(truth) and all(iou(a, b) >= 0.5 for a, b in zip(pair, boxes, strict=True))
+        for truth, boxes in zip(scene.triplets, scene.pair_boxes, strict=True)
+    )
+
+
+def test_table_1_finds_each_number_under_its_task_k_and_top() -> None:
+    base = get_protocol("lu2016").change(k_unit="triplet", tops=(50, 100))
+    rows, free, expected, number = [], {}, {}, 0.0
+    for task in ("relationship", "phrase"):
+        for k in (1, 10, 4):
+            protocol = base.change(task=task, k=k)
+            for subset in ("all", "zero-shot"):
+                for top in (50, 100):
+                    number += 1
+                    rows.append(("predictions", recall_of(protocol.change(subset=subset), top, number)))
+                    if subset == "all":
+                        expected[task, "free" if k == 4 else str(k), top] = number
+        free[base.change(task=task, k=4)] = 4
+    ceilings = (("ceiling", base.change(task="relationship", k=None), 77.0),)
+    lines = {line.label: line.cells for line in table1(Comparison("vrd", "test", tuple(rows), ceilings, ()), free)}
+    assert list(lines["predictions"]) == [expected[column] for column in COLUMNS]
+    assert lines["ceiling"][0] == 77
+    assert np.isnan(lines["ceiling"][-1])
+    assert {*PAPER["vrd"]} <= set(lines)
+
+
+def recall_of(protocol: Any, top: int, value: float) -> Recall:
+    import inspect
+
+    values: dict[str, Any] = {"protocol": protocol, "top": top, "recall": value}
+    for name, parameter in inspect.signature(Recall).parameters.items():
+        if name not in values and parameter.default is parameter.empty:
+            values[name] = 1 if "int" in str(parameter.annotation) else 0.0
+    return Recall(**values)
+
+
+def test_both_stages_are_one_command_that_goes_on(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = detector_cases.tiny(score=0.0, most=7, **WORLD)
+    few = tiny(**{"triplets.epochs": 1, "selection.epochs": 1})
+    monkeypatch.setitem(DETECTOR_PRESETS, "toy", small)
+    monkeypatch.setitem(PRESETS, "toy", few)
+    shown = command("reproduce", "toy-two-stages", "--out", tmp_path / "out")
+    assert shown.code == 0
+    assert "relationship detection" in shown.out
+    assert "the detector on held-out scenes: mAP" in shown.out
+    with (tmp_path / "out" / "table1.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["what"] for row in rows} >= {"predictions", "count table"}
+    about = json.loads((tmp_path / "out" / "table1.json").read_text())
+    assert about["relations"]["data"]["detector"] == "detector"
+    assert len(list((tmp_path / "out" / "pictures").glob("*.png"))) == 7
+    again = command("reproduce", "toy-two-stages", "--out", tmp_path / "out")
+    assert "held-out recall" not in again.err  # nothing is trained twice
+    assert again.out.splitlines()[:-1] == shown.out.splitlines()[:-1]  # but for the seconds
+
+
+def test_evaluating_in_python_finds_boxes_too(root: Path) -> None:
+    run = open_run(root / "run")
+    protocol = get_protocol("lu2016").change(task="relationship", k_unit="triplet", tops=(50,))
+    (row,) = [row for what, row in evaluate_run(run, [protocol], (1,)).result.rows if what == "predictions"][:1]
+    assert 0 <= row.recall <= 100
+    assert torch.is_tensor(next(iter(run.model.state_dict().values())))

@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from polyadic.config import PRESETS, Config, Pixels, Stage, difference, keys, load_config, parse_value, value_at
+from polyadic.config import (
+    DETECTOR_PRESETS,
+    PRESETS,
+    Config,
+    DetectorConfig,
+    Pixels,
+    Stage,
+    difference,
+    keys,
+    load_config,
+    load_detector_config,
+    parse_value,
+    value_at,
+)
 from polyadic.vocabulary import PolyadicError
 
 NAMES = sorted(PRESETS)
@@ -199,3 +212,39 @@ def test_configs_load_no_torch() -> None:
     code = "import sys, polyadic.config as c; c.load_config('vrd').to_toml(); print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "False"
+
+
+@pytest.mark.parametrize("name", sorted(DETECTOR_PRESETS))
+def test_a_detectors_preset_comes_back_and_says_whose_each_value_is(tmp_path: Path, name: str) -> None:
+    config = DETECTOR_PRESETS[name].change(**{"data.root": 'C:\\data "é"', "training.rate": 1e-7})
+    assert load_detector_config(written(tmp_path, config.to_toml())) == config
+    assert load_detector_config(written(tmp_path, json.dumps(config.to_json()), "run.json")) == config
+    lines = [line for line in config.to_toml().splitlines() if " = " in line]
+    assert len(lines) == len(keys(config))
+    assert all("  # paper: " in line or "  # ours: " in line or "  # ours; the paper has " in line for line in lines)
+
+
+def test_of_a_detector_the_paper_says_two_things() -> None:
+    lines = DetectorConfig().to_toml().splitlines()
+    assert [line.split()[0] for line in lines if "  # paper: " in line] == ["network", "nms"]
+    assert DETECTOR_PRESETS["vgg16"] == DetectorConfig()
+    assert (DetectorConfig().network, DetectorConfig().nms) == ("vgg16", 0.7)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nms = 1.5", "run.toml: nms must lie in [0, 1], got 1.5"),
+        ("score = -0.1", "run.toml: score must lie in [0, 1], got -0.1"),
+        ("most = 0", "run.toml: most must be at least 1, got 0"),
+        ("side = 8", "run.toml: side must be at least 32, got 8"),
+        ("[training]\nimages = 0", "run.toml: training.images must be at least 1, got 0"),
+        ("[validation]\nk = 1", "run.toml: no config key validation.k"),
+        ('preset = "vrd"', "run.toml: no preset is called 'vrd'; known: vgg16, resnet50-fpn"),
+    ],
+)
+def test_a_detectors_bad_file_is_refused_in_one_line(tmp_path: Path, unchecked: None, text: str, message: str) -> None:
+    with pytest.raises(PolyadicError) as refused:
+        load_detector_config(written(tmp_path, text))
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import torch
 from detector_cases import photo, tiny
+from torch import nn
 from training_cases import Crash, Place, ask, crash, log_of, same
 from vrd_files import RIDER, TRAIN, relation, write_vrd
 
 from polyadic.config import DetectorConfig
-from polyadic.datasets.toy import World, write
-from polyadic.detector import Detector, average_precision
-from polyadic.scenes import Scene
+from polyadic.datasets.toy import VOCABULARY, World, write
+from polyadic.detector import Detector, average_precision, to_pixels
+from polyadic.scenes import Photo, Scene
 from polyadic.training import Interrupted, Stop, checkpoint, loop
 from polyadic.training.detector import train_detector
-from polyadic.training.pictures import Pictures, detect_scenes, load_boxes, mirror
+from polyadic.training.pictures import Pictures, load_boxes, mirror
 from polyadic.vocabulary import PolyadicError
 
 PLACES = (
@@ -86,13 +87,13 @@ def test_crashed_and_resumed_is_never_crashed(
     check(tmp_path / "run", train_detector(tiny(), tmp_path / "run", resume=True), whole)
 
 
-def test_batch_statistics_survive_an_interruption_as_well(tmp_path: Path) -> None:
-    config = tiny("mobilenetv3-fpn", **{"world.train": 6, "training.images": 3, "training.epochs": 1})
-    straight = train_detector(config, tmp_path / "straight")
+def test_batch_statistics_survive_an_interruption_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.nn.GroupNorm", lambda groups, channels: nn.BatchNorm2d(channels))
+    straight = train_detector(tiny(), tmp_path / "straight")
     stop = Stop()
     with pytest.raises(Interrupted):
-        train_detector(config, tmp_path / "run", watcher=_AfterStep(stop), stop=stop)
-    assert same(train_detector(config, tmp_path / "run", resume=True).state_dict(), straight.state_dict())
+        train_detector(tiny(), tmp_path / "run", watcher=_AfterStep(stop), stop=stop)
+    assert same(train_detector(tiny(), tmp_path / "run", resume=True).state_dict(), straight.state_dict())
     mean = next(x for name, x in straight.state_dict().items() if name.endswith("running_mean"))
     assert mean.abs().max() > 0, "they moved"
 
@@ -118,17 +119,22 @@ def test_a_finished_run_is_returned_as_it_is(whole: Whole, monkeypatch: pytest.M
     check(whole.folder, train_detector(tiny(), whole.folder, resume=True), whole)
 
 
-def test_it_learns_to_see(tmp_path: Path) -> None:
-    """A few pictures by heart; a network that does not learn stays below 1."""
-    few = {"world.train": 10, "side": 96, "training.epochs": 60, "training.images": 3, "training.rate": 3e-3}
-    config = tiny(**few, **{"validation.images": 1})
-    data = load_boxes(config)
-    detector = train_detector(config, tmp_path / "run")
-    last = checkpoint.load(tmp_path / "run")[0]
-    assert last.done == ["detector"]
-    found = average_precision(detect_scenes(detector, data.fit, 4), 20)
-    assert found["AP50"] > 30  # seen: see below
-    assert found["mAP"] > 15
+def test_it_learns_a_picture_by_heart() -> None:
+    """AP50 seen in 100 steps: 88, 88 and 53 for three pictures and seeds; 2 where labels are off by one."""
+    torch.manual_seed(0)
+    scene = World(0, 1).dataset("test")[0]
+    detector = Detector(tiny(side=160, longest=160), VOCABULARY)
+    shown = Photo(scene.name, scene.open(), scene.frame)
+    boxes, labels = torch.from_numpy(scene.boxes).float(), torch.from_numpy(scene.labels)
+    optimiser = torch.optim.AdamW(detector.parameters(), 2e-3)
+    detector.train()
+    for _ in range(100):
+        loss = torch.stack(list(detector.losses([to_pixels(shown)], [boxes], [labels]).values())).sum()
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(detector.parameters(), 20.0)
+        optimiser.step()
+    assert average_precision([(scene, detector(shown))], 20)["AP50"] > 30
 
 
 def test_other_settings_other_data_and_full_folders_are_refused(

@@ -34,7 +34,7 @@ def _element(shape: Shape) -> str:
         length = f' textLength="{_n(shape.length)}" lengthAdjust="spacingAndGlyphs"' if shape.text else ""
         return (
             f'<text {kind} x="{_n(x)}" y="{_n(y)}" font-size="{shape.size}" fill="{_hex(shape.colour)}"{length}>'
-            f"{shape.text}</text>"
+            f"{escape(shape.text)}</text>"
         )
     if isinstance(shape, Rectangle):
         return _rectangle(shape, kind)

@@ -77,7 +77,7 @@ class PhotoLog:
             with suppress(OSError):
                 os.truncate(self.path, before)
             raise PolyadicError(
-                f"--out: {self.path} cannot be written ({error.strerror}); what is in it is whole: mend it and go on "
+                f"--out: {self.path} cannot be written ({error.strerror}); what is in it is whole: make room and go on "
                 "with --resume"
             ) from error
 

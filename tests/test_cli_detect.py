@@ -1,0 +1,209 @@
+"""`polyadic detect` as a person types it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from detector_cases import tiny
+from safetensors.torch import load_file
+from tiny_runs import Command, call, write_tiny
+from training_cases import Place, ask
+
+from polyadic.config import DETECTOR_PRESETS, load_detector_config
+from polyadic.datasets.toy import VOCABULARY, World
+from polyadic.detector import Detector
+from polyadic.experiments import proposals
+from polyadic.experiments.proposals import detect_split
+from polyadic.predictions import read_detections
+from polyadic.scenes import Photo
+from polyadic.training import Interrupted, Silent, Stop
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "tiny.toml"
+    path.write_text(tiny(score=0.0, most=5).to_toml())
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "detector"
+    assert call("detect", "train", config, "--out", out) == 0
+    return out
+
+
+def test_training_says_what_it_made_and_what_to_type_next(command: Command, config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ("--training.epochs=1", "--seed", "4", "--dataset", "toy")
+    result = command("detect", "train", "--preset", config, "--out", out, *words)
+    assert result.code == 0
+    assert result.out.startswith(f"detector: {out / 'model'}, the best of epoch 1: held-out mAP ")
+    assert result.out.endswith(f"next: polyadic detect run {out} --split train --out proposals.safetensors\n")
+    assert "detector 1/1: held-out mAP" in result.err
+    kept = load_detector_config(out / "config.json")
+    assert (kept.training.epochs, kept.seed, kept.most) == (1, 4, 5)
+
+
+def test_an_interrupted_run_goes_on_by_one_word_to_the_same_weights(
+    command: Command, config: Path, run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "interrupted"
+    code = f"from polyadic.cli import main; main({['detect', 'train', str(config), '--out', str(out)]!r})"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
+        assert job.stderr is not None
+        for line in job.stderr:
+            if line.startswith("detector 1/2"):
+                job.send_signal(signal.SIGINT)
+                break
+        rest = job.stderr.read().splitlines()
+        assert job.wait(60) == 130
+    assert rest[-1] == f"polyadic: stopped, nothing is lost; go on with: polyadic detect train --resume --out {out}"
+    assert command("detect", "train", "--resume", "--out", out).code == 0
+    resumed, straight = (load_file(each / "model" / "model.safetensors") for each in (out, run))
+    assert list(resumed) == list(straight)
+    assert all(torch.equal(resumed[name], straight[name]) for name in straight)
+
+
+def test_a_run_is_never_overwritten_without_the_word(command: Command, config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kept"
+    train = ("detect", "train", config, "--out", out, "--training.epochs", "1")
+    assert command(*train).code == 0
+    assert "exists already: go on in it with --resume" in command(*train).message
+    assert "was started with seed = 0, not 3" in command(*train, "--resume", "--seed", "3").message
+    assert "give one of them" in command(*train, "--resume", "--overwrite").message
+    assert command(*train, "--overwrite", "--seed", "3").code == 0
+    assert load_detector_config(out / "config.json").seed == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("toy", "--training.rat", "3"), "no config key training.rat; did you mean training.rate?"),
+        (("toy", "--preset", "vgg16"), "expected one CONFIG, got toy and --preset vgg16"),
+        (("resnet",), "no preset and no file is called resnet; presets: vgg16, resnet50-fpn, mobilenetv3-fpn, toy"),
+        ((), "which CONFIG? A preset (`polyadic detect config` lists them)"),
+        (("toy", "--nms", "1.5"), "nms must lie in [0, 1], got 1.5"),
+        (("toy", "--network", "vgg19"), "network must be vgg16, resnet50-fpn"),
+        (("toy", "--most", "0"), "most must be at least 1, got 0"),
+        (("vgg16",), "vrd: where is it? Give its folder with --data"),
+        (("toy", "--dataset", "vdr"), "data.dataset must be vrd, vg150, vg200, coco, toy, got 'vdr'"),
+        (("toy", "--resum", "3"), "no option --resum; did you mean --resume?"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    command: Command, tmp_path: Path, unchecked: None, words: tuple[str, ...], message: str
+) -> None:
+    assert message in command("detect", "train", *words, "--out", tmp_path / "run").message
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_presets_are_listed_and_printed_as_toml(command: Command, tmp_path: Path) -> None:
+    listed = command("detect", "config").out
+    assert [line.split()[0] for line in listed.splitlines()] == list(DETECTOR_PRESETS)
+    for name, config in DETECTOR_PRESETS.items():
+        path = tmp_path / "own.toml"
+        path.write_text(command("detect", "config", name).out)
+        assert load_detector_config(path) == config
+
+
+def test_a_splits_proposals_are_what_the_detector_finds(command: Command, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "test.safetensors"
+    result = command("detect", "run", run, "--split", "test", "--out", out, "--batch", "2")
+    assert result.code == 0
+    first, precision, ceiling = result.out.splitlines()
+    assert first == f"{out}: 5 images, 5.0 boxes per image"
+    assert precision.startswith("mAP ")
+    assert ceiling.startswith("relations whose boxes are both found: ")
+    detector = Detector.load(run)
+    scenes = World(12, 5).dataset("test")
+    stored = list(read_detections(out, VOCABULARY))
+    assert [each.image for each in stored] == [scene.name for scene in scenes]
+    for each, scene in zip(stored, scenes, strict=True):
+        found = detector(Photo(scene.name, scene.open(), scene.frame))
+        np.testing.assert_allclose(each.boxes, found.boxes, atol=1e-3)
+        assert each.labels.tolist() == found.labels.tolist()
+        assert each.distribution is not None
+        assert found.distribution is not None
+        np.testing.assert_allclose(each.distribution, found.distribution, atol=1e-3)  # stored in float16
+    assert [path.name for path in tmp_path.iterdir()] == ["test.safetensors"]
+
+
+def test_stopped_anywhere_and_resumed_the_file_is_the_same(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposals, "PART", 3)
+    straight, out = tmp_path / "straight.safetensors", tmp_path / "out.safetensors"
+    detect_split(run, "train", straight, Silent(), Stop(), batch=2)
+    parts = 0
+    while parts < 20:
+        stop = Stop()
+        try:
+            detect_split(run, "train", out, Place(2, ask(stop)), stop, batch=2, resume=parts > 0)
+            break
+        except Interrupted:
+            parts += 1
+            assert not out.exists()
+    assert 1 < parts < 20
+    assert out.read_bytes() == straight.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.safetensors", "straight.safetensors"]
+
+
+def test_a_file_is_never_overwritten_without_the_word(
+    command: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "boxes.jsonl"
+    words = ("detect", "run", run, "--split", "validation", "--out", out)
+    first = command(*words)
+    assert first.code == 0
+    before = out.read_bytes()
+    assert "exists already: choose another name (--overwrite makes it anew)" in command(*words).message
+    assert command(*words, "--resume").out == first.out, "it is complete: told again"
+    assert "give one of them" in command(*words, "--resume", "--overwrite").message
+    assert command(*words, "--overwrite").code == 0
+    assert out.read_bytes() == before
+    stop = Stop()
+    other = tmp_path / "other.safetensors"
+    with pytest.raises(Interrupted):
+        detect_split(run, "train", other, Place(2, ask(stop)), stop, batch=2)
+    again = ("detect", "run", run, "--out", other)
+    assert "was begun before: --resume goes on with it" in command(*again, "--split", "train").message
+    assert "was begun with another split" in command(*again, "--split", "test", "--resume").message
+    assert command(*again, "--split", "test", "--overwrite").code == 0
+    assert len(list(read_detections(other, VOCABULARY))) == 5
+
+
+def test_bad_runs_and_files_are_one_line(command: Command, run: Path, tmp_path: Path) -> None:
+    def told(folder: Path, *words: str | Path) -> str:
+        return command("detect", "run", folder, "--split", "test", *words).message
+
+    out = tmp_path / "a.safetensors"
+    assert "holds no saved model: no such folder" in told(tmp_path / "none", "--out", out)
+    assert "written as .safetensors (with class distributions) or .jsonl" in told(run, "--out", tmp_path / "a.txt")
+    assert "no folder" in told(run, "--out", tmp_path / "none" / "a.jsonl")
+    assert "no dataset is called 'vdr'" in told(run, "--out", out, "--dataset", "vdr")
+    assert "toy is drawn and takes no root" in told(run, "--out", out, "--data", tmp_path)
+    relations = tmp_path / "relations"
+    assert call("train", write_tiny(tmp_path), "--out", relations, "--triplets.epochs", "1") == 0
+    assert "is no run of a detector" in told(relations, "--out", out)
+    assert "is no run of a detector" in command("detect", "train", "--resume", "--out", relations).message
+
+
+def test_the_model_folder_knows_its_vocabulary_alone(run: Path) -> None:
+    told = json.loads((run / "model" / "config.json").read_text())
+    assert told["network"] == "small"
+    assert told["data"]["root"] == ""

@@ -20,7 +20,7 @@ NAMES = Vocabulary(objects=("person", "horse", "hat", "tree"), predicates=("ride
 _TINY = {"side": 64, "longest": 96, "device": "cpu", "threads": 1, "workers": 0}
 
 
-def tiny(network: str = "small", **changes: Any) -> DetectorConfig:
+def tiny(network: Any = "small", **changes: Any) -> DetectorConfig:
     """11 images to learn from, 1 held out; 2 epochs of 3 steps."""
     config = DETECTOR_PRESETS["toy"].change(network=network, **_TINY)
     few = {"world.train": 12, "world.test": 5, "training.epochs": 2, "training.images": 4}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ def scene_of(name: str, boxes: Sequence[Sequence[float]], labels: Sequence[int])
     return Scene(name, Path(name), FRAME, corners, np.asarray(labels, int), np.zeros((0, 3), int))
 
 
-def found_of(name: str, boxes: Sequence[Sequence[float]], labels: Sequence[int], scores: Sequence[float]) -> Detections:
+def found_of(name: str, boxes: Any, labels: Sequence[int], scores: Any) -> Detections:
     corners = np.asarray(boxes, float).reshape(-1, 4)
     return Detections(name, corners, np.asarray(labels, int), np.asarray(scores, float), FRAME)
 

@@ -137,7 +137,7 @@ def test_labels_and_scores_are_the_best_of_the_distribution() -> None:
     assert (np.diff(found.scores) <= 0).all()
     assert len(set(found.labels.tolist())) > 1
     for at in range(len(found)):
-        assert all(overlap(found.boxes[at], found.boxes[other]) <= 0.7 + 1e-5 for other in range(at))  # type: ignore[arg-type]
+        assert all(overlap(found.boxes[at], found.boxes[other]) <= 0.7 + 1e-5 for other in range(at))
 
 
 def near(a: Detections, b: Detections) -> bool:
@@ -183,13 +183,10 @@ def test_photos_pass_together_and_each_gets_what_it_would_get_alone() -> None:
 
 def test_detecting_leaves_the_mode_and_no_gradients_behind() -> None:
     detector = detector_of()
-    detector.train()
-    detector(photo())
-    assert detector.training
-    assert detector.network.roi_heads.training
-    detector.eval()
-    detector(photo())
-    assert not detector.training
+    for mode in (True, False):
+        detector.train(mode)
+        detector(photo())
+        assert (detector.training, detector.network.roi_heads.training) == (mode, mode)
     assert all(p.grad is None for p in detector.parameters())
 
 

@@ -7,7 +7,8 @@
     files ─► load_dataset ─► Scenes ┐
     anybody's Predictions ──────────┴─ evaluate ──► recall under a named Protocol
 
-    Scenes ─► train(Config) ─► RelationModel ─► predict ─► Relations
+    Scenes ─► train(Config) ─► RelationModel ┐
+    photo ─► Detector, or anybody's boxes ───┴─ predict ──► Relations ──► query, JSON, graph, picture
 
 Names are loaded on first use: `import polyadic` itself imports no torch.
 """
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
     from polyadic.config import Config, load_config
     from polyadic.cp import CPTensor, Mixture
     from polyadic.datasets import load_dataset
+    from polyadic.detector import Detector
+    from polyadic.detector.onnx import OnnxDetector
     from polyadic.evaluation import Protocol, evaluate, get_protocol
     from polyadic.model import RelationModel
-    from polyadic.predictions import read_predictions, write_jsonl
+    from polyadic.predictions import read_detections, read_predictions, write_detections, write_jsonl
     from polyadic.prior import TripletPrior
     from polyadic.ranking import Dedup, Relation, Relations, rank_relations
     from polyadic.scenes import Dataset, Detections, Predictions, Scene
+    from polyadic.scenes.naming import LabelMap
     from polyadic.structures import SparsePrior
     from polyadic.training import train
     from polyadic.vocabulary import PolyadicError, Vocabulary
@@ -40,7 +44,10 @@ _HOME = {
     "Dataset": "scenes",
     "Dedup": "ranking",
     "Detections": "scenes",
+    "Detector": "detector",
+    "LabelMap": "scenes.naming",
     "Mixture": "cp",
+    "OnnxDetector": "detector.onnx",
     "PolyadicError": "vocabulary",
     "Predictions": "scenes",
     "Protocol": "evaluation",
@@ -57,8 +64,10 @@ _HOME = {
     "load_config": "config",
     "load_dataset": "datasets",
     "rank_relations": "ranking",
+    "read_detections": "predictions",
     "read_predictions": "predictions",
     "train": "training",
+    "write_detections": "predictions",
     "write_jsonl": "predictions",
 }
 
@@ -68,7 +77,10 @@ __all__ = [
     "Dataset",
     "Dedup",
     "Detections",
+    "Detector",
+    "LabelMap",
     "Mixture",
+    "OnnxDetector",
     "PolyadicError",
     "Predictions",
     "Protocol",
@@ -85,8 +97,10 @@ __all__ = [
     "load_config",
     "load_dataset",
     "rank_relations",
+    "read_detections",
     "read_predictions",
     "train",
+    "write_detections",
     "write_jsonl",
 ]
 

@@ -23,7 +23,7 @@ def toy_two_stages(
 ) -> None:
     """A detector and a relation model from scratch on drawn scenes, in the columns of the paper's Table 1; minutes."""
     from polyadic.cli.train import stopped
-    from polyadic.experiments.two_stages import RELATIONS, two_stages, write
+    from polyadic.experiments.two_stages import PICTURES, RELATIONS, two_stages, write
     from polyadic.report import table1_table, watching
     from polyadic.training import Interrupted, Stop
 
@@ -37,5 +37,5 @@ def toy_two_stages(
     table1_table(RELATIONS, found.scores.result, found.scores.free, found.scores.notes)
     held_out = ", ".join(f"{name} {value:.2f}" for name, value in found.precision.items())
     typer.echo(f"the detector on held-out scenes: {held_out}")
-    typer.echo(f"numbers: {files[0]}; configs and versions: {files[1]}; pictures: {found.pictures}")
+    typer.echo(f"numbers: {files[0]}; configs and versions: {files[1]}; pictures: {out / PICTURES / 'all.png'}")
     typer.echo(f"{found.seconds:,.0f} seconds. Next: polyadic predict {out / RELATIONS} YOUR_PICTURES")

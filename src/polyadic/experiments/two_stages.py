@@ -25,7 +25,7 @@ from polyadic.training.detector import train_detector
 from polyadic.training.proposing import FOUND, detected
 from polyadic.vocabulary import PolyadicError
 
-DETECTOR, RELATIONS = "detector", "relations"
+DETECTOR, RELATIONS, PICTURES = "detector", "relations", "pictures"
 SHOWN, SCENES = 10, 6  # triplets beside a picture, pictures
 
 
@@ -45,7 +45,6 @@ class TwoStages:
     scores: RunScores
     precision: dict[str, float]  # of the detector, on held-out scenes
     seconds: float  # of what was done this time
-    pictures: Path
 
 
 def two_stages(out: Path, seed: int, watcher: Watcher, stop: Stop) -> TwoStages:
@@ -61,9 +60,9 @@ def two_stages(out: Path, seed: int, watcher: Watcher, stop: Stop) -> TwoStages:
     run = open_run(second)
     protocols = [get_protocol("lu2016").change(task=task, k=None, k_unit="triplet", tops=TOPS) for task in TASKS]
     scores = evaluate_run(run, protocols, (1, 10, FREE), watcher=watcher, stop=stop)
-    pictures = _draw(run, out / "pictures", watcher, stop)
+    _draw(run, out / PICTURES, watcher, stop)
     precision = {name: float(value) for name, value in best_of(first)["held_out"].items()}
-    return TwoStages(scores, precision, time.monotonic() - start, pictures)
+    return TwoStages(scores, precision, time.monotonic() - start)
 
 
 def write(found: TwoStages, path: Path, seed: int) -> tuple[Path, Path]:
@@ -95,7 +94,7 @@ def _begun(folder: Path) -> bool:
     return (folder / "config.json").is_file()
 
 
-def _draw(run: Run, folder: Path, watcher: Watcher, stop: Stop) -> Path:
+def _draw(run: Run, folder: Path, watcher: Watcher, stop: Stop) -> None:
     scenes, names, detector = run.data.scenes[:SCENES], run.data.vocabulary, run.model.detector
     assert isinstance(detector, Detector), "trained with one"
     boxes = detected(detector, run.data.scenes, run.folder / FOUND, watcher=watcher, stop=stop)
@@ -113,4 +112,3 @@ def _draw(run: Run, folder: Path, watcher: Watcher, stop: Stop) -> Path:
         panel.save(folder / f"{Path(scene.name).stem}.png")
         sheet.append(panel)
     contact_sheet(sheet, columns=1).save(folder / "all.png")
-    return folder / "all.png"

@@ -87,9 +87,11 @@ class Origin:
                 selected_exponent=self.selected_exponent,
                 boxes_exponent=self.boxes_exponent,
                 vocabulary=self.vocabulary,
-            ).to("cpu")
-            found.append(replace(best, pair=best.pair + block.first))
-        return replace(merge(found, top, self.vocabulary), origin=self)
+            )
+            best = best if best.pair.is_cpu else best.to("cpu")
+            found.append(replace(best, pair=best.pair + block.first) if block.first else best)
+        whole = found[0] if len(found) == 1 else merge(found, top, self.vocabulary)
+        return replace(whole, origin=self)
 
 
 def merge(parts: list[Relations], top: int, vocabulary: Vocabulary) -> Relations:

@@ -100,6 +100,7 @@ NOISE = {"sg_train/1.jpg": random.Random(1).randbytes(50_000), "names.json": b"[
         (gzip.compress(b"no tar"), "damaged ("),
         (zipped({"names.json": b"[]"}), "an archive without train/*.jpg"),
     ],
+    ids=["page", "text", "cut zip", "bad zip", "cut tar", "bad tar", "bad end", "no tar", "too little"],  # not the time
 )
 def test_a_mirror_with_a_bad_archive_is_left_for_the_next(
     server: Server, tmp_path: Path, data: bytes, why: str

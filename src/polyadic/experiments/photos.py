@@ -21,6 +21,7 @@ from polyadic.training import Silent, Stop, Watcher
 from polyadic.vocabulary import PolyadicError, PolyadicWarning
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
+PAIRS = 50_000  # of boxes, in photos that are predicted at once; one photo may have more
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,7 @@ def predict_photos(
     their scores, and a run that was stopped and gone on with gives those of one that was not.
     """
     watcher, stop = watcher or Silent(), stop or Stop()
-    batches = [items[at : at + batch] for at in range(0, len(items), batch)]
-    batches = [each for each in batches if any(item.name not in done for item in each)]
+    batches = [each for each in _batches(items, batch) if any(item.name not in done for item in each)]
     watcher.begin("predicting", sum(item.name not in done for item in items))
     number = 0
     with ThreadPoolExecutor(1) as reader:
@@ -172,6 +172,21 @@ def predict_photos(
                     number += 1
                     watcher.move(number)
     watcher.end()
+
+
+def _batches(items: Sequence[Item], most: int) -> Iterator[list[Item]]:
+    """In order; crowded photos, whose factors are kept to be asked, are fewer at once."""
+    some: list[Item] = []
+    pairs = 0
+    for item in items:
+        own = 0 if item.detections is None else len(item.detections) * (len(item.detections) - 1)
+        if some and (len(some) == most or pairs + own > PAIRS):
+            yield some
+            some, pairs = [], 0
+        some.append(item)
+        pairs += own
+    if some:
+        yield some
 
 
 def _open_all(items: Sequence[Item]) -> list[Photo | str | None]:

@@ -100,11 +100,13 @@ def path_ends(path: str | Path) -> Iterator[str]:
 def _open_file(path: Path, name: str) -> Photo:
     with _readable(path), _opened(path) as image:
         width, height = image.size
-        times = max(image.size) / LARGE
+        times, fraction = max(image.size) / LARGE, None
         if times >= 2:
-            image.draft(None, (max(1, int(width / times)), max(1, int(height / times))))  # JPEGs alone can
+            fraction = image.draft(None, (max(1, int(width / times)), max(1, int(height / times))))  # JPEGs alone can
         _check_size(image, path)
         image.load()  # before its note is asked for: errors of the pixels must be told, those of the note not
+        if fraction is None:
+            width, height = image.size  # Pillow turns TIFFs itself when it loads them
         orientation = _orientation(image)
         upright = _turned(_shrunk(image), orientation)
     seen = (height, width) if orientation >= 5 else (width, height)

@@ -1,0 +1,464 @@
+"""`polyadic predict`: photos in, relations out; what goes wrong is one line, and what worked is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_cases import NAMES, detections, model_of, photo
+from tiny_runs import Command, Result
+
+from polyadic.cli import predict
+from polyadic.experiments.photo_log import PhotoLog, picture_targets
+from polyadic.model import RelationModel
+from polyadic.predictions import read_jsonl, write_detections
+from polyadic.training import Stop
+
+COUNTS = (3, 4, 2, 3, 2)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    model_of("evidence").save(folder / "evidence")
+    model_of("pixels", "evidence").save(folder / "pixels")
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder: five photos in `photos`, their boxes in `boxes.jsonl`, and two models."""
+    for name in ("evidence", "pixels"):
+        (tmp_path / name).symlink_to(models / name)
+    (tmp_path / "photos").mkdir()
+    found = []
+    for at, n in enumerate(COUNTS):
+        photo(at).save(tmp_path / "photos" / f"{at}.png")
+        found.append(replace(detections(n, seed=at), image=f"{at}.png"))
+    write_detections(tmp_path / "boxes.jsonl", found, NAMES)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+BOXES = ("--detections", "boxes.jsonl")
+
+
+def records(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_relations_are_printed_best_first(command: Command, here: Path) -> None:
+    result = command("predict", "pixels", "photos/0.png", *BOXES, "--top", "4")
+    assert (result.code, result.err) == (0, "")
+    title, *lines = result.out.splitlines()
+    assert title == "photos/0.png"
+    scores = [float(line.split()[0]) for line in lines]
+    assert len(scores) == 4
+    assert scores == sorted(scores, reverse=True)
+    found = RelationModel.load("pixels").predict("photos/0.png", detections(3, seed=0), top=4)
+    for line, relation in zip(lines, found, strict=True):
+        assert f"  {' '.join(relation.names or ())} " in line
+        assert relation.boxes is not None
+        assert line.count("[") == 2
+        assert line.endswith("[" + " ".join(f"{x:.0f}" for x in relation.boxes[1]) + "]")
+
+
+def test_a_record_says_boxes_names_and_why(command: Command, here: Path) -> None:
+    result = command("predict", "pixels", "photos", *BOXES, "--out", "r", "--top", "5", "--k", "any")
+    assert (result.code, result.out, result.err) == (0, "5 photos, 25 relations: r\n", "")
+    for at, record in enumerate(records("r")):
+        assert list(record) == ["image", "size", "boxes", "relations", "made"]
+        assert (record["image"], record["size"]) == (f"photos/{at}.png", [100, 60])
+        assert len(record["boxes"]) == COUNTS[at]
+        assert all(list(box) == ["box", "label", "score"] for box in record["boxes"])
+        for each in record["relations"]:
+            assert list(each) == ["subject", "predicate", "object", "probability", "score", "parts"]
+            assert list(each["subject"]) == list(each["object"]) == ["box", "name"]
+            assert list(each["parts"]) == ["detector", "psi_c", "psi_u", "selected", "repeat"]
+            assert each["score"] == pytest.approx(math.prod(each["parts"].values()))
+            assert 0 < each["probability"] < 1
+    (asked,) = command("predict", "pixels", "photos/1.png", *BOXES, "--subject", "cat", "--json").out.splitlines()
+    assert list(json.loads(asked)) == ["image", "size", "boxes", "relations", "given"]
+    assert json.loads(asked)["given"] == {"subject": "cat"}
+
+
+def test_what_is_written_is_what_is_printed_as_json(command: Command, here: Path) -> None:
+    printed = command("predict", "pixels", "photos", *BOXES, "--json").out
+    command("predict", "pixels", "photos", *BOXES, "--out", "r.jsonl")
+    written = records("r.jsonl")
+    assert len({record.pop("made") for record in written}) == 1
+    assert [json.loads(line) for line in printed.splitlines()] == written
+
+
+def test_the_distribution_is_asked_by_one_or_two_names(command: Command, here: Path) -> None:
+    result = command("predict", "pixels", "photos/1.png", *BOXES, "--subject", "dog", "--object", "cup", "--json")
+    record = json.loads(result.out)
+    assert {(each["subject"]["name"], each["object"]["name"]) for each in record["relations"]} == {("dog", "cup")}
+    assert {each["predicate"] for each in record["relations"]} == set(NAMES.predicates)
+    assert sum(each["probability"] for each in record["relations"]) == pytest.approx(1)
+    three = ("--subject", "dog", "--object", "cup", "--predicate", "on")
+    told = "--subject, --predicate, --object: give one or two of them; what is left is what you ask"
+    assert told in command("predict", "pixels", "photos", *BOXES, *three).message
+    told = command("predict", "pixels", "photos", *BOXES, "--predicate", "onn").message
+    assert "no predicate is called 'onn'; did you mean 'on'?" in told
+
+
+def test_weak_relations_are_left_out_and_few_boxes_have_none(command: Command, here: Path) -> None:
+    found = records_of(command("predict", "evidence", "photos/1.png", *BOXES, "--json"))[0]["relations"]
+    bar = found[3]["score"] * 0.999999
+    result = command("predict", "evidence", "photos/1.png", *BOXES, "--json", "--min-score", str(bar))
+    assert len(records_of(result)[0]["relations"]) == 4
+    none = command("predict", "evidence", "photos/1.png", *BOXES, "--min-score", "1")
+    assert (none.code, none.out.splitlines()[1]) == (0, "  no relations: none above --min-score")
+    for n, why in ((0, "no boxes were found"), (1, "one box alone")):
+        write_detections("few.jsonl", [replace(detections(n), image="0.png")], NAMES, overwrite=True)
+        few = command("predict", "pixels", "photos/0.png", "--detections", "few.jsonl")
+        assert (few.code, few.out.splitlines()[1]) == (0, f"  no relations: {why}")
+
+
+def records_of(result: Result) -> list[dict[str, Any]]:
+    assert result.code == 0
+    return [json.loads(line) for line in result.out.splitlines()]
+
+
+def test_what_cannot_be_read_is_passed_over_and_the_rest_done(command: Command, here: Path) -> None:
+    Path("photos/1.png").write_text("no picture")
+    Path("photos/3.png").unlink()
+    Path("photos/3.png").symlink_to("nowhere")
+    result = command("predict", "pixels", "photos", "photos/9.png", *BOXES, "--out", "r.jsonl")
+    assert result.code == 1
+    assert [record["image"] for record in records("r.jsonl")] == [f"photos/{at}.png" for at in (0, 2, 4)]
+    assert result.err.splitlines() == [
+        "polyadic: passed over: photos/1.png is not a picture that can be read (unknown format)",
+        "polyadic: passed over: no image photos/3.png",
+        "polyadic: passed over: photos/9.png: there are no detections of it",
+        "polyadic: 3 of 6 photos could not be done",
+    ]
+    photo(1).save("photos/1.png")
+    again = command("predict", "pixels", "photos", *BOXES, "--out", "r.jsonl", "--resume")
+    assert (again.code, again.out) == (1, "1 photos, 12 relations: r.jsonl\n")
+    assert "3 photos are in r.jsonl already" in again.err
+
+
+class Stops(Stop):
+    """As if Ctrl-C were pressed before the third batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = 0
+
+    def check(self) -> None:
+        self.checks += 1
+        self.asked = self.checks == 3
+        super().check()
+
+
+def test_ctrl_c_keeps_what_is_done_and_resuming_ends_in_the_same_file(
+    command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("predict", "pixels", "photos", *BOXES, "--batch", "2", "--out")
+    assert command(*words, "whole.jsonl").code == 0
+    whole = Path("whole.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("polyadic.training.Stop", Stops)
+        stopped = command(*words, "r.jsonl")
+    assert stopped.code == 130
+    assert stopped.err == "polyadic: stopped after 4 photos; go on with --resume\n"
+    assert len(records("r.jsonl")) == 4
+    assert command(*words, "r.jsonl", "--resume").code == 0
+    assert Path("r.jsonl").read_bytes() == whole
+    done = command(*words, "r.jsonl", "--resume")
+    assert (done.code, done.out) == (0, "0 photos, 0 relations: r.jsonl\n")
+    assert Path("r.jsonl").read_bytes() == whole
+
+
+@pytest.mark.parametrize("cut", [1, 5, 200, "end", "all"])
+def test_a_line_that_was_cut_off_is_written_anew(command: Command, here: Path, cut: int | str) -> None:
+    words = ("predict", "pixels", "photos", *BOXES, "--out")
+    command(*words, "whole.jsonl")
+    whole = Path("whole.jsonl").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    more = 0 if cut == "all" else len(lines[3]) - 1 if cut == "end" else int(cut)
+    Path("r.jsonl").write_bytes(whole[: len(b"".join(lines[:3])) + more])
+    result = command(*words, "r.jsonl", "--resume")
+    assert (result.code, result.err) == (0, "3 photos are in r.jsonl already\n")
+    assert Path("r.jsonl").read_bytes() == whole
+
+
+def test_a_file_of_another_kind_is_not_gone_on_in(command: Command, here: Path) -> None:
+    words = ("predict", "evidence", "photos", *BOXES, "--out")
+    assert command(*words, "r.jsonl").code == 0
+    content = Path("r.jsonl").read_bytes()
+    assert "r.jsonl exists: go on in it with --resume, or replace it" in command(*words, "r.jsonl").message
+    other: list[tuple[str, ...]] = [("--top", "9"), ("--k", "2"), ("--min-score", "1e-9"), ("--subject", "dog")]
+    for options in (*other, ("--unknown", "keep")):
+        told = command(*words, "r.jsonl", "--resume", *options).message
+        assert "was made by another model or with other options" in told
+    told = command("predict", "pixels", *words[2:], "r.jsonl", "--resume").message
+    assert "another model" in told
+    assert Path("r.jsonl").read_bytes() == content
+    for foreign in (b"a note that somebody keeps", b'{"image": "x"}\n', b"text\n", b'{"objects": []}'):
+        Path("note").write_bytes(foreign)
+        assert "note, line 1, is no record of `polyadic predict`" in command(*words, "note", "--resume").message
+        assert Path("note").read_bytes() == foreign
+    assert command(*words, "note", "--overwrite").code == 0
+    assert Path("note").read_bytes() == content
+    Path("empty").touch()
+    assert command(*words, "empty").code == 0
+
+
+def test_a_model_whose_numbers_were_changed_is_another_model(command: Command, here: Path, models: Path) -> None:
+    shutil.copytree(models / "evidence", "own")
+    words = ("predict", "own", "photos", *BOXES, "--out", "r.jsonl")
+    assert command(*words).code == 0
+    config = json.loads(Path("own/config.json").read_text())
+    config["ranking"]["prior"] = 0.25
+    Path("own/config.json").write_text(json.dumps(config))
+    assert "another model" in command(*words, "--resume").message
+
+
+def test_places_that_cannot_be_written_are_told_before_a_photo_is_read(
+    command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyadic.experiments.photos.open_photo", lambda path: pytest.fail("a photo was read"))
+    words = ("predict", "evidence", "photos", *BOXES)
+    assert "--out: photos is a folder, expected a file" in command(*words, "--out", "photos").message
+    assert "--out: no folder no to write r.jsonl in" in command(*words, "--out", "no/r.jsonl").message
+    assert "--draw: boxes.jsonl cannot be a folder" in command(*words, "--draw", "boxes.jsonl").message
+    assert "--draw: boxes.jsonl/in cannot be a folder" in command(*words, "--draw", "boxes.jsonl/in").message
+    os.mkfifo("pipe")
+    for options in ((), ("--overwrite",), ("--resume",)):
+        told = command(*words, "--out", "pipe", *options).message
+        assert "--out: pipe is no ordinary file; --json prints the relations instead" in told
+    assert Path("pipe").is_fifo()
+
+
+def test_a_full_disk_leaves_whole_lines(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("predict", "evidence", "photos", *BOXES, "--out")
+    assert command(*words, "whole.jsonl").code == 0
+    write = PhotoLog.write
+
+    def full(self: PhotoLog, result: Any) -> None:
+        if result.name != "photos/2.png":
+            return write(self, result)
+
+        class Full:
+            def __init__(self, file: Any) -> None:
+                self.file = file
+
+            def __enter__(self) -> Full:
+                return self
+
+            def __exit__(self, *error: object) -> None:
+                self.file.close()
+
+            def write(self, text: bytes) -> None:
+                self.file.write(text[:100])
+                self.file.flush()
+                raise OSError(28, "No space left on device")
+
+        opened = Path.open
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "open", lambda path, mode: Full(opened(path, mode)))
+            return write(self, result)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PhotoLog, "write", full)
+        told = command(*words, "r.jsonl").message
+    assert "r.jsonl cannot be written (No space left on device); what is in it is whole" in told
+    assert len(records("r.jsonl")) == 2
+    assert command(*words, "r.jsonl", "--resume").code == 0
+    assert Path("r.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+
+
+def test_pictures_lie_as_the_photos_do(command: Command, here: Path) -> None:
+    result = command("predict", "evidence", "photos/0.png", "photos/1.png", *BOXES, "--draw", "new/drawn")
+    assert result.code == 0
+    assert result.out.endswith("new/drawn\n")
+    assert sorted(path.name for path in Path("new/drawn").iterdir()) == ["0.png", "1.png"]
+    words = ("predict", "evidence", "photos", *BOXES, "--draw")
+    assert "--draw: new/drawn/0.png exists" in command(*words, "new/drawn").message
+    assert command(*words, "new/drawn", "--overwrite", "--draw-as", "svg").code == 0
+    assert Path("new/drawn/4.svg").read_text().startswith("<svg")
+
+
+def test_a_photo_is_never_drawn_over(command: Command, here: Path) -> None:
+    before = Path("photos/0.png").read_bytes()
+    Path("link").symlink_to("photos")
+    for folder in ("photos", "link"):
+        words = ("predict", "evidence", "photos", *BOXES, "--draw", folder)
+        for options in (("--overwrite",), ("--resume", "--out", "r")):
+            told = command(*words, *options).message
+            assert f"--draw: {folder}/0.png is one of the photos: give another folder" in told
+    assert Path("photos/0.png").read_bytes() == before
+
+
+def test_two_photos_of_one_name_get_two_pictures(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    paths = [root / name for name in ("a/x.jpg", "b/x.jpg", "b/x.png", "y.jpg", "Y.png", "y.jpg.gif")]
+    paths += [tmp_path / "c" / "x.jpg", tmp_path / "d" / "x.jpg"]
+    root.mkdir()
+    found = picture_targets(paths, [str(root), "c/x.jpg", "d/x.jpg"], tmp_path / "out", "png", False)
+    names = [str(found[str(path)].relative_to(tmp_path / "out")) for path in paths]
+    assert names[:3] == ["a/x.png", "b/x.jpg.png", "b/x.png.png"]
+    assert len({name.lower() for name in names}) == len(paths)
+    assert found == picture_targets(paths, [str(root)], tmp_path / "out", "png", False)
+
+
+@pytest.mark.parametrize("name", ["a b.png", "dög 日本.png", "new\nline.png", "[1]*.png", "raw\udcff.png"])
+def test_a_name_may_have_any_letters(command: Command, here: Path, name: str) -> None:
+    try:
+        shutil.move("photos/0.png", f"photos/{name}")
+    except (OSError, UnicodeError):
+        pytest.skip("the file system has no such names")
+    Path("boxes.jsonl").write_text(Path("boxes.jsonl").read_text().replace('"0.png"', json.dumps(name)))
+    words = ("predict", "evidence", "photos", *BOXES)
+    for _ in range(2):
+        assert command(*words, "--out", "r.jsonl", "--resume", "--draw", "drawn").code == 0
+    assert f"photos/{name}" in [record["image"] for record in records("r.jsonl")]
+    assert len(records("r.jsonl")) == len(list(Path("drawn").iterdir())) == 5
+    result = command(*words)
+    assert len([line for line in result.out.splitlines() if line.startswith("photos/")]) == 5
+    Path(f"photos/{name}").write_text("no picture")
+    assert len(command(*words).err.splitlines()) == 2
+
+
+def test_without_a_detector_nothing_is_read(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyadic.experiments.photos.open_photo", lambda path: pytest.fail("a photo was read"))
+    told = command("predict", "evidence", "photos").message
+    assert "evidence has no detector of its own: give one (--detector, a run of `polyadic detect train`" in told
+    assert "or boxes found before (--detections)" in told
+
+
+def test_the_models_own_detector_looks_where_no_boxes_are_given(
+    command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(run: Path, device: str, threads: int) -> RelationModel:
+        model = RelationModel.load(run)
+        model.detector = lambda photo: replace(detections(3), image=photo.name)
+        return model
+
+    monkeypatch.setattr(predict, "_load", load)
+    found = records_of(command("predict", "pixels", "photos", "--json"))
+    assert [len(record["boxes"]) for record in found] == [3] * 5
+
+
+def test_boxes_alone_are_enough_where_no_pixels_are_seen(command: Command, here: Path) -> None:
+    result = command("predict", "evidence", *BOXES, "--json")
+    assert [record["image"] for record in records_of(result)] == [f"{at}.png" for at in range(5)]
+    with_photos = records_of(command("predict", "evidence", "photos", *BOXES, "--json"))
+    assert [record["relations"] for record in records_of(result)] == [record["relations"] for record in with_photos]
+    assert "no PATHS: this model looks at pixels, so name" in command("predict", "pixels", *BOXES).message
+    assert "no PATHS: name photos, folders or patterns" in command("predict", "evidence").message
+    assert "--draw draws on photos: name them" in command("predict", "evidence", *BOXES, "--draw", "d").message
+    unsized = [replace(detections(2), image=name, size=size) for name, size in (("a", (9.0, 9.0)), ("b", None))]
+    write_detections("unsized.jsonl", unsized, NAMES)
+    told = command("predict", "evidence", "--detections", "unsized.jsonl").message
+    assert "unsized.jsonl does not tell the size of 1 of 2 images (the first is 'b'): name the photos" in told
+    Path("none.jsonl").touch()
+    assert "none.jsonl: no image in this file" in command("predict", "evidence", "--detections", "none.jsonl").message
+
+
+BAD: dict[str, tuple[tuple[str, ...], str]] = {
+    "no run": (("nowhere", "photos", *BOXES), "nowhere holds no saved model: no such folder"),
+    "a file": (("boxes.jsonl", "photos", *BOXES), "boxes.jsonl holds no saved model"),
+    "a folder": (("photos", "photos", *BOXES), "photos holds no saved model: model.safetensors is missing"),
+    "no boxes": (("evidence", "photos", "--detections", "no.jsonl"), "no file no.jsonl"),
+    "other boxes": (("evidence", "photos", "--detections", "photos/0.png"), "0.png, line 1: not complete JSON"),
+    "both": (("evidence", "photos", *BOXES, "--detector", "x"), "give one of them"),
+    "k": (("evidence", "photos", *BOXES, "--k", "0"), "--k: expected a whole number from 1, or any, got '0'"),
+    "k free": (("evidence", "photos", *BOXES, "--k", "free"), "got 'free'"),
+    "least": (("evidence", "photos", *BOXES, "--min-score", "inf"), "--min-score: expected a number from 0, got inf"),
+    "unknown": (("evidence", "photos", *BOXES, "--unknown", "x"), "--unknown: expected drop or keep, got 'x'"),
+    "draw as": (("evidence", "photos", *BOXES, "--draw-as", "gif"), "--draw-as: expected png or svg, got 'gif'"),
+    "resume": (("evidence", "photos", *BOXES, "--resume"), "--resume goes on in the file --out: give it"),
+    "resume, overwrite": (
+        ("evidence", "photos", *BOXES, "--out", "r", "--resume", "--overwrite"),
+        "--resume goes on in a file and --overwrite replaces it",
+    ),
+    "pattern": (("evidence", "*.jpg", *BOXES), "*.jpg: no file fits this pattern"),
+    "device": (("evidence", "photos", *BOXES, "--device", "abacus"), "abacus"),
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_one_line(command: Command, here: Path, case: str) -> None:
+    words, told = BAD[case]
+    assert told in command("predict", *words).message
+
+
+def test_numbers_out_of_range_are_refused_with_usage(command: Command, here: Path) -> None:
+    for option, value in (("--top", "0"), ("--top", "many"), ("--batch", "0"), ("--min-score", "-1")):
+        result = command("predict", "evidence", "photos", *BOXES, option, value)
+        assert result.code == 2
+        assert option in result.err
+
+
+def test_more_is_asked_than_there_is(command: Command, here: Path) -> None:
+    result = command("predict", "evidence", "photos/2.png", *BOXES, "--top", "9" * 12, "--k", "9" * 30, "--json")
+    assert len(records_of(result)[0]["relations"]) == 2 * 4 * 3 * 4  # ordered pairs of 2 boxes, S, P, O
+
+
+def test_unknown_classes_are_dropped_or_kept(command: Command, here: Path) -> None:
+    text = Path("boxes.jsonl").read_text().splitlines()[1]
+    label = json.loads(text)["labels"][0]
+    Path("one.jsonl").write_text(text.replace(f'"labels": ["{label}"', '"labels": ["zebra"'))
+    words = ("predict", "pixels", "photos/1.png", "--detections", "one.jsonl", "--json")
+    dropped, kept = command(*words), command(*words, "--unknown", "keep")
+    assert [len(records_of(result)[0]["boxes"]) for result in (dropped, kept)] == [3, 4]
+    assert "zebra (1)" in dropped.err
+    assert records_of(kept)[0]["boxes"][0]["label"] is None
+
+
+def test_predict_s_records_are_read_as_predictions(command: Command, here: Path) -> None:
+    assert command("predict", "pixels", "photos", *BOXES, "--out", "r.jsonl", "--k", "3").code == 0
+    for record, each in zip(records("r.jsonl"), read_jsonl("r.jsonl", NAMES), strict=True):
+        assert each.image == Path(record["image"]).name
+        assert list(each.size or ()) == record["size"]
+        assert each.boxes.tolist() == [box["box"] for box in record["boxes"]]
+        assert each.detections is not None
+        assert [NAMES.objects[label] for label in each.detections.labels] == [box["label"] for box in record["boxes"]]
+        assert each.detections.scores.tolist() == [box["score"] for box in record["boxes"]]
+        first = record["relations"][0]
+        assert each.pairs[0].tolist() == [first["subject"]["box"], first["object"]["box"]]
+        names = first["subject"]["name"], first["predicate"], first["object"]["name"]
+        assert NAMES.decode(each.triplets[0].tolist()) == names
+        assert each.scores.tolist() == [relation["score"] for relation in record["relations"]]
+
+
+def test_predict_s_file_is_scored_on_a_dataset(command: Command, here: Path) -> None:
+    assert command("predict", "evidence", "photos", *BOXES, "--out", "r.jsonl").code == 0
+    boxes: list[dict[str, Any]] = []
+    relations = []
+    for at, record in enumerate(records("r.jsonl")):  # true is the best relation of each photo
+        best = record["relations"][0]
+        for end in ("subject", "object"):
+            x1, y1, x2, y2 = record["boxes"][best[end]["box"]]["box"]
+            named = {"id": len(boxes), "image_id": at, "category_id": NAMES.objects.index(best[end]["name"])}
+            boxes.append({**named, "bbox": [x1, y1, x2 - x1, y2 - y1]})
+        ends = {"subject_id": len(boxes) - 2, "object_id": len(boxes) - 1}
+        relations.append({"id": at, "image_id": at, "predicate_id": NAMES.predicates.index(best["predicate"]), **ends})
+    truth = {
+        "images": [{"id": at, "file_name": f"{at}.png", "width": 100, "height": 60} for at in range(5)],
+        "categories": [{"id": at, "name": name} for at, name in enumerate(NAMES.objects)],
+        "rel_categories": [{"id": at, "name": name} for at, name in enumerate(NAMES.predicates)],
+        "annotations": boxes,
+        "rel_annotations": relations,
+    }
+    for split in ("train", "test"):
+        Path(f"{split}.json").write_text(json.dumps(truth))
+    result = command("evaluate", "r.jsonl", "--dataset", "coco", "--root", ".", "--k", "1", "--top", "1", "--json")
+    rows = [row for row in json.loads(result.out)["recalls"] if row["what"] == "predictions" and row["subset"] == "all"]
+    assert [(row["recall"], row["truths"]) for row in rows] == [(100, 5)]

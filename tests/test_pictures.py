@@ -1,0 +1,292 @@
+"""Pictures of every kind, as a person sees them; what cannot be read is told in one line."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from PIL.Image import Transpose
+
+from polyadic import PolyadicError
+from polyadic.scenes import Photo, open_image, open_photo, pictures
+
+COLOUR = (200, 120, 40)
+# how a picture is stored that a person sees upright, by EXIF's number
+STORED = {
+    1: None,
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_90,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_270,
+}
+
+
+def noise(width: int = 30, height: int = 20) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def flat(size: tuple[int, int] = (30, 20)) -> Image.Image:
+    return Image.new("RGB", size, COLOUR)
+
+
+def write_deep(path: Path, pixels: np.ndarray) -> None:
+    """A PNG of 16 bits per colour [H, W, 3] or [H, W, 4], which Pillow does not write."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    height, width, colours = pixels.shape
+    header = struct.pack(">IIBBBBB", width, height, 16, {3: 2, 4: 6}[colours], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+def shade(value: int) -> tuple[int, int, int]:
+    return value, value, value
+
+
+def write_kind(kind: str, path: Path) -> tuple[int, int, int]:
+    """A picture of one colour; the colour that a person sees."""
+    deep = np.full((20, 30, 3), COLOUR, np.uint16) * 257
+    if kind == "16-bit grey":
+        Image.fromarray(np.full((20, 30), 30_000, np.uint16)).save(path, "PNG")
+        return shade(round(30_000 / 257))
+    if kind == "16-bit grey, dark":  # scaled by its depth, not by its brightest pixel
+        Image.fromarray(np.full((20, 30), 200, np.uint16)).save(path, "PNG")
+        return shade(1)
+    if kind == "16-bit RGB":
+        write_deep(path, deep)
+    if kind == "16-bit RGBA":
+        write_deep(path, np.concatenate([deep, np.full((20, 30, 1), 65535, np.uint16)], 2))
+    if kind == "CMYK":
+        flat().convert("CMYK").save(path, "JPEG", quality=100)
+    if kind == "grey":
+        Image.new("L", (30, 20), 77).save(path, "JPEG", quality=100)
+        return shade(77)
+    if kind == "one bit":
+        Image.new("1", (30, 20), 1).save(path, "PNG")
+        return shade(255)
+    if kind == "palette":
+        flat().quantize(4).save(path, "PNG")
+    if kind == "transparent palette":
+        flat().quantize(4).save(path, "PNG", transparency=0)
+        return shade(255)
+    if kind == "quite transparent":
+        Image.new("RGBA", (30, 20), (*COLOUR, 0)).save(path, "PNG")
+        return shade(255)
+    if kind == "half transparent":
+        Image.new("RGBA", (30, 20), (*COLOUR, 51)).save(path, "PNG")
+        return 244, 228, 212  # 0.2 of the colour, 0.8 of white
+    if kind == "floats":
+        Image.fromarray(np.full((20, 30), 0.4, np.float32)).save(path, "TIFF")
+        return shade(102)
+    if kind == "whole numbers":
+        Image.fromarray(np.full((20, 30), 25_700, np.int32)).save(path, "TIFF")
+        return shade(100)
+    if kind in ("GIF", "WEBP"):
+        more = [Image.new("RGB", (30, 20), "black")]
+        flat().save(path, kind, save_all=True, append_images=more, **({"lossless": True} if kind == "WEBP" else {}))
+    if kind == "AVIF":
+        flat().save(path, "AVIF", quality=100)
+    return COLOUR
+
+
+KINDS = [
+    *("16-bit grey", "16-bit grey, dark", "16-bit RGB", "16-bit RGBA", "CMYK", "grey", "one bit", "palette"),
+    *("transparent palette", "quite transparent", "half transparent", "floats", "whole numbers", "GIF", "WEBP", "AVIF"),
+]
+
+
+@pytest.mark.parametrize("large", [4096, 16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_picture_has_the_colours_that_a_person_sees(
+    tmp_path: Path, kind: str, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "LARGE", large)
+    path = tmp_path / "picture.jpg"  # whatever it is
+    colour = write_kind(kind, path)
+    photo = open_photo(path)
+    assert (photo.image.mode, photo.size, photo.orientation) == ("RGB", (30, 20), 1)
+    assert photo.image.size == ((30, 20) if large > 30 else (16, 11))
+    assert np.abs(np.asarray(photo.image).astype(int) - colour).max() <= 2
+    assert np.abs(np.asarray(open_image(path)).astype(int) - colour).max() <= 2
+
+
+@pytest.mark.parametrize("orientation", STORED)
+def test_a_photo_stands_upright_and_so_do_boxes_found_on_its_rows(tmp_path: Path, orientation: int) -> None:
+    seen, turn, note = noise(), STORED[orientation], Image.Exif()
+    box = (4, 3, 19, 11)
+    mark = Image.new("1", seen.size)
+    mark.paste(1, box)
+    stored, mark = (image if turn is None else image.transpose(turn) for image in (seen, mark))
+    note[0x0112] = orientation
+    path = tmp_path / "turned.png"
+    stored.save(path, exif=note)
+    photo = open_photo(path)
+    assert (photo.size, photo.stored, photo.orientation) == ((30, 20), stored.size, orientation)
+    assert np.array_equal(np.asarray(photo.image), np.asarray(seen))
+    assert photo.upright(np.array([mark.getbbox()], float)).tolist() == [list(box)]
+    assert np.array_equal(np.asarray(open_image(path)), np.asarray(stored))  # a dataset's boxes are on its rows
+
+
+@pytest.mark.parametrize("orientation", STORED)
+def test_a_tiff_stands_upright_too(tmp_path: Path, orientation: int) -> None:
+    turn, note = STORED[orientation], Image.Exif()
+    note[0x0112] = orientation
+    (noise() if turn is None else noise().transpose(turn)).save(tmp_path / "turned.tif", exif=note)
+    photo = open_photo(tmp_path / "turned.tif")
+    assert list(photo.size) == list(photo.image.size) == [30, 20]
+    assert np.array_equal(np.asarray(photo.image), np.asarray(noise()))
+
+
+@pytest.mark.parametrize("note", [b"Exif\0\0no note", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_damaged_note_costs_nothing(tmp_path: Path, note: bytes) -> None:
+    path = tmp_path / "a.jpg"
+    noise().save(path, exif=note)
+    assert open_photo(path).orientation == 1
+
+
+def test_an_orientation_that_does_not_exist_is_none(tmp_path: Path) -> None:
+    note = Image.Exif()
+    note[0x0112] = 9
+    noise().save(tmp_path / "a.png", exif=note)
+    assert open_photo(tmp_path / "a.png").orientation == 1
+
+
+def test_a_huge_jpeg_is_decoded_smaller_and_boxes_stay_in_full_pixels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = noise(12, 8).resize((600, 400), Image.Resampling.NEAREST)
+    image.save(tmp_path / "huge.jpg", quality=95)
+    image.save(tmp_path / "huge.png")
+    monkeypatch.setattr(pictures, "LARGE", 64)
+    monkeypatch.setattr(pictures, "MOST", 10_000)  # the whole has 240,000, an eighth of each side 3,750
+    photo = open_photo(tmp_path / "huge.jpg")
+    assert (photo.size, photo.image.size) == ((600, 400), (64, 43))
+    small = np.asarray(image.resize((64, 43), Image.Resampling.BOX)).astype(float)
+    assert np.abs(np.asarray(photo.image) - small).mean() < 12
+    with pytest.raises(PolyadicError) as error:
+        open_photo(tmp_path / "huge.png")
+    told = f"{tmp_path / 'huge.png'} has 600 x 400 pixels, and 10,000 are read at most: make it smaller"
+    assert str(error.value) == told
+    with pytest.raises(PolyadicError, match="10,000 are read at most"):
+        open_image(tmp_path / "huge.jpg")
+
+
+def test_a_turned_huge_photo_is_smaller_in_memory_and_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = Image.Exif()
+    note[0x0112] = 6
+    noise(600, 400).save(tmp_path / "huge.jpg", exif=note)
+    monkeypatch.setattr(pictures, "LARGE", 64)
+    photo = open_photo(tmp_path / "huge.jpg")
+    assert (photo.size, photo.stored, photo.image.size) == ((400, 600), (600, 400), (43, 64))
+
+
+def test_a_photo_that_is_not_huge_keeps_every_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise().save(tmp_path / "a.png")
+    monkeypatch.setattr(pictures, "LARGE", 30)
+    assert np.array_equal(np.asarray(open_photo(tmp_path / "a.png").image), np.asarray(noise()))
+
+
+def test_a_panorama_keeps_at_least_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise(500, 1).save(tmp_path / "a.jpg")
+    monkeypatch.setattr(pictures, "LARGE", 50)
+    assert open_photo(tmp_path / "a.jpg").image.size == (50, 1)
+
+
+def test_pillow_keeps_its_own_limit(tmp_path: Path) -> None:
+    before = Image.MAX_IMAGE_PIXELS
+    noise().save(tmp_path / "a.png")
+    open_photo(tmp_path / "a.png")
+    assert before == Image.MAX_IMAGE_PIXELS
+
+
+def cut(path: Path) -> bytes:
+    noise(90, 80).save(path)
+    return path.read_bytes()[:3000]
+
+
+def damaged(path: Path) -> bytes:
+    """A PNG, one byte of whose pixels is another: its note is looked for behind them."""
+    noise().save(path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    return bytes(content)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "text": (b"I am no picture\n" * 9, "unknown format"),
+    "empty": (b"", "unknown format"),
+    "cut": (cut, "truncated"),
+    "damaged": (damaged, "broken data stream|unrecognized data stream|checksum|cannot be read"),
+    "header": (b"\xff\xd8\xff\xe0\0\x10JFIF", "Truncated File Read|unknown format"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_is_no_picture_is_told_in_one_line(tmp_path: Path, case: str) -> None:
+    content, reason = BAD[case]
+    path = tmp_path / "bad.png"
+    path.write_bytes(content(path) if callable(content) else content)
+    for read in (open_photo, open_image):
+        with pytest.raises(PolyadicError, match=f"is not a picture that can be read.*({reason})") as error:
+            read(path)
+        assert str(error.value).startswith(str(path))
+        assert "\n" not in str(error.value)
+
+
+def test_what_is_not_there_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "link.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (tmp_path / "loop.jpg").symlink_to(tmp_path / "loop.jpg")
+    for name, reason in (
+        ("no.jpg", "no image "),
+        ("link.jpg", "no image "),
+        ("loop.jpg", "not a picture"),
+        (".", "fol"),
+    ):
+        with pytest.raises(PolyadicError, match=reason):
+            open_photo(tmp_path / name)
+
+
+def test_whatever_a_decoder_raises_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise().save(tmp_path / "a.png")
+
+    def breaks(self: object) -> None:
+        raise struct.error("unpack requires\na buffer of 4 bytes")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", breaks)
+    with pytest.raises(PolyadicError, match=r"can be read \(unpack requires a buffer of 4 bytes\)"):
+        open_photo(tmp_path / "a.png")
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow's, of damaged files
+@pytest.mark.parametrize("seed", range(3))
+def test_a_picture_with_bytes_changed_is_read_or_told(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for suffix in ("jpg", "png", "gif", "webp", "tif", "bmp", "ppm"):
+        path = tmp_path / f"a.{suffix}"
+        noise().save(path)
+        content = np.frombuffer(path.read_bytes(), np.uint8).copy()
+        at = rng.integers(0, len(content), 6)
+        content[at] = rng.integers(0, 256, 6)
+        path.write_bytes(content.tobytes())
+        with suppress(PolyadicError):
+            assert open_photo(path).image.mode == "RGB"
+
+
+def test_a_photo_is_taken_as_it_is() -> None:
+    photo = Photo("a", noise(), (300.0, 200.0), 6)
+    assert open_photo(photo) is photo
+    assert replace(photo, orientation=1).stored == (300.0, 200.0)

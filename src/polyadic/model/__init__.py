@@ -67,8 +67,9 @@ class PairScores:
         """ψ_c, times the prior that knows the boxes."""
         return self.cp if self.geometry is None or not parts.geometry else self.cp.product(self.geometry)
 
-    def take(self, rows: slice) -> PairScores:
+    def take(self, rows: slice | Int[Tensor, " M"]) -> PairScores:
         """Some of the pairs."""
+        rows = rows if isinstance(rows, slice) else rows.to(self.pairs.device)
         return PairScores(
             self.boxes,
             self.pairs[rows],
@@ -271,7 +272,13 @@ class RelationModel(nn.Module):
         many = getattr(self.detector, "detect", None)
         return [self.detector(photo) for photo in given] if many is None else list(many(given))
 
-    def origin(self, seen: Seen, blocks: Callable[[], Iterable[Block]], parts: Parts = ALL) -> Origin:
+    def origin(
+        self,
+        seen: Seen,
+        blocks: Callable[[], Iterable[Block]],
+        some: Callable[[Int[Tensor, " M"]], CPTensor],
+        parts: Parts = ALL,
+    ) -> Origin:
         """An image as ranking takes it, under the config's exponents."""
         weights = self.config.ranking
         return Origin(
@@ -279,6 +286,7 @@ class RelationModel(nn.Module):
             seen.frame,
             seen.inputs.pairs.cpu(),
             blocks,
+            some,
             self.vocabulary,
             self.prior if parts.prior and weights.prior else None,
             weights.prior,

@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from polyadic.boxes import ordered_pairs, suppress, union_boxes
+from polyadic.cp import CPTensor
 from polyadic.features import PairInputs, prepare_picture
 from polyadic.model.inputs import feature_maps, make_inputs, pool_boxes
 from polyadic.ranking import Relations
@@ -110,9 +112,10 @@ def _maps(
 
 
 @torch.no_grad()
-def inputs_of(model: RelationModel, seen: Seen, rows: slice) -> PairInputs:
+def inputs_of(model: RelationModel, seen: Seen, rows: slice | Int[Tensor, " M"]) -> PairInputs:
     """What the network sees of some pairs."""
     whole = seen.inputs
+    rows = rows if isinstance(rows, slice) else rows.to(whole.pairs.device)
     pairs, unions = whole.pairs[rows], None
     if seen.maps is not None and model.backbone is not None:
         around = union_boxes(whole.boxes[pairs[:, 0]], whole.boxes[pairs[:, 1]])
@@ -136,14 +139,18 @@ def predict_images(
     for group in _together(seen):
         for at, scores in zip(group, _score(model, [seen[at] for at in group]), strict=True):
             scored[at] = [scores]
-    relations = []
-    for at, each in enumerate(seen):
-        blocks = partial(_kept, model, parts, scored[at]) if at in scored else partial(_anew, model, parts, each)
-        if at not in scored and each.pairs * _numbers_per_pair(model) <= KEPT:
-            held = list(_blocks(model, each))
-            blocks = partial(_kept, model, parts, held)
-        relations.append(model.origin(each, blocks, parts).rank(k, top))
-    return relations
+    return [_rank(model, each, scored.get(at), k, top, parts) for at, each in enumerate(seen)]
+
+
+def _rank(
+    model: RelationModel, seen: Seen, held: list[PairScores] | None, k: int | None, top: int, parts: Parts
+) -> Relations:
+    """From scores that are there, or block by block; of an image that is not too large they are kept."""
+    if held is None and seen.pairs * _numbers_per_pair(model) <= KEPT:
+        held = list(_blocks(model, seen))
+    blocks = partial(_anew, model, parts, seen) if held is None else partial(_kept, parts, held)
+    some = partial(_some_anew, model, parts, seen) if held is None else partial(_some_kept, parts, held)
+    return model.origin(seen, blocks, some, parts).rank(k, top)
 
 
 def _together(seen: Sequence[Seen]) -> Iterator[list[int]]:
@@ -182,14 +189,33 @@ def _blocks(model: RelationModel, seen: Seen) -> Iterator[PairScores]:
 
 
 def _anew(model: RelationModel, parts: Parts, seen: Seen) -> Iterator[Block]:
-    return _kept(model, parts, _blocks(model, seen))
+    return _kept(parts, _blocks(model, seen))
 
 
-def _kept(model: RelationModel, parts: Parts, scores: Iterable[PairScores]) -> Iterator[Block]:
+def _kept(parts: Parts, scores: Iterable[PairScores]) -> Iterator[Block]:
     first = 0
     for each in scores:
         yield Block(first, each.joint(parts), each.log_selected if parts.selected else None, each.log_boxes)
         first += len(each.pairs)
+
+
+def _some_anew(model: RelationModel, parts: Parts, seen: Seen, rows: Int[Tensor, " M"]) -> CPTensor:
+    return _joined([model.score(inputs_of(model, seen, part)).joint(parts) for part in rows.split(BLOCK)])
+
+
+def _some_kept(parts: Parts, scores: Sequence[PairScores], rows: Int[Tensor, " M"]) -> CPTensor:
+    """`rows` rise."""
+    found, first = [], 0
+    for each in scores:
+        inside = rows[(rows >= first) & (rows < first + len(each.pairs))] - first
+        if len(inside):
+            found.append(each.take(inside).joint(parts))
+        first += len(each.pairs)
+    return _joined(found)
+
+
+def _joined(parts: Sequence[CPTensor]) -> CPTensor:
+    return CPTensor(*(torch.cat(factor) for factor in zip(*(part.factors for part in parts), strict=True)))
 
 
 def _numbers_per_pair(model: RelationModel) -> int:

@@ -57,12 +57,12 @@ def load(folder: Path, device: torch.device, vocabulary: Vocabulary | None) -> R
     from polyadic.model import RelationModel
 
     folder = find_model(folder, "`polyadic train` and RelationModel.save")
+    weights, metadata = read_weights(folder, FORMAT)
     names = read_vocabulary(folder, vocabulary)
     config = load_config(folder / "config.json")
     prior = None
     if (folder / PRIOR).is_file():
         prior = replace(TripletPrior.load(folder / PRIOR), vocabulary=names)
-    weights, metadata = read_weights(folder, FORMAT)
     model = RelationModel(config, names, prior, fetch=False)
     fill_model(model, weights, folder)
     model.stages = tuple(json.loads(metadata["stages"]))

@@ -35,4 +35,4 @@ def read_predictions(path: str | Path, vocabulary: Vocabulary, images: Sequence[
         return read_lu_predictions(path, vocabulary)
     if path.suffix in (".pkl", ".pickle"):
         return read_motifs(path, vocabulary, images)
-    return read_jsonl(path, vocabulary)
+    return read_jsonl(path, vocabulary, images)

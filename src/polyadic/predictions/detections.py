@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from polyadic.predictions.jsonl import _numbers, _size
+from polyadic.predictions.jsonl import numbers_of, size_of
 from polyadic.predictions.lu_mat import read_lu_detections
 from polyadic.predictions.tensors import read_tensors, write_tensors
 from polyadic.scenes import UNKNOWN, Detections
@@ -99,7 +99,7 @@ def write_detections(
 def existing(path: str | Path) -> Path:
     path = Path(path).expanduser()
     if path.is_dir():
-        raise PolyadicError(f"{path} is a folder, expected a file of predictions")
+        raise PolyadicError(f"{path} is a folder, expected a file")
     if not path.exists():
         raise PolyadicError(f"no file {path}")
     return path
@@ -190,9 +190,9 @@ def _from_record(record: Any, find: Matcher, unknown: Choice, dropped: Counter[s
     for at, label in enumerate(labels):
         if not (label is None or isinstance(label, str)):
             raise PolyadicError(f"{where}, labels[{at}]: expected a name, got {label!r:.40}")
-    boxes = _numbers(record["boxes"], 4, f"{where}, boxes")
-    scores = None if scores is None else _numbers(scores, 0, f"{where}, scores")
-    size = _size(record, where)
+    boxes = numbers_of(record["boxes"], 4, f"{where}, boxes")
+    scores = None if scores is None else numbers_of(scores, 0, f"{where}, scores")
+    size = size_of(record, where)
     mapped = sort_out([label or "" for label in labels], find, unknown)
     dropped.update(mapped.unknown)
     try:

@@ -188,21 +188,21 @@ def _taken(row: Any, take: Callable[[Any], T], keys: str, where: str) -> T:
 def _assemble(
     record: dict[str, Any], image: str, labels: Int[np.ndarray, " N"] | None, names: _Names, where: str
 ) -> Predictions:
-    confidences = _numbers(record["confidences"], 0, f"{where}, confidences") if "confidences" in record else None
+    confidences = numbers_of(record["confidences"], 0, f"{where}, confidences") if "confidences" in record else None
     columns = {
-        "boxes": _numbers(record["boxes"], 4, f"{where}, boxes"),
-        "pairs": _whole(_numbers(record["pairs"], 2, f"{where}, pairs"), f"{where}, pairs"),
+        "boxes": numbers_of(record["boxes"], 4, f"{where}, boxes"),
+        "pairs": _whole(numbers_of(record["pairs"], 2, f"{where}, pairs"), f"{where}, pairs"),
         "triplets": names.triplets(record["triplets"], where),
-        "scores": _numbers(record["scores"], 0, f"{where}, scores"),
+        "scores": numbers_of(record["scores"], 0, f"{where}, scores"),
     }
-    size = _size(record, where)
+    size = size_of(record, where)
     try:
         return Predictions(image, **columns, labels=labels, confidences=confidences, size=size)
     except PolyadicError as error:
         raise PolyadicError(f"{where}: {error}") from error
 
 
-def _numbers(values: Any, width: int, where: str) -> Float[np.ndarray, "*X"]:
+def numbers_of(values: Any, width: int, where: str) -> Float[np.ndarray, "*X"]:
     try:
         array = np.array(values)
     except ValueError:  # rows of different lengths
@@ -223,10 +223,10 @@ def _whole(array: Float[np.ndarray, "M 2"], where: str) -> Int[np.ndarray, "M 2"
     return array.astype(np.int64)
 
 
-def _size(record: dict[str, Any], where: str) -> tuple[float, float] | None:
+def size_of(record: dict[str, Any], where: str) -> tuple[float, float] | None:
     if record.get("size") is None:
         return None
-    size = _numbers(record["size"], 0, f"{where}, size")
+    size = numbers_of(record["size"], 0, f"{where}, size")
     if len(size) != 2 or not ((size > 0) & np.isfinite(size)).all():
         raise PolyadicError(f"{where}, size: expected [width, height], got {record['size']!r:.40}")
     return float(size[0]), float(size[1])

@@ -46,6 +46,7 @@ class Origin:
     size: tuple[float, float]  # (width, height), the frame of the boxes
     pairs: Int[Tensor, "B 2"]
     blocks: Callable[[], Iterable[Block]]  # all pairs in order; may compute them anew
+    some: Callable[[Int[Tensor, " M"]], CPTensor]  # the blocks' distribution of a few pairs
     vocabulary: Vocabulary
     prior: SparsePrior | None = None
     prior_exponent: float = 1.0

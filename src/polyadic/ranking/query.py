@@ -102,13 +102,11 @@ def triplet_probability(found: Relations) -> Float[Tensor, " N"]:
     """P(triplet | its pair of boxes), ψ_c ψ_u over its sum: what the network and the prior say, detector aside."""
     origin = found.known_origin()
     weights = weights_of(origin.prior, origin.prior_exponent, torch.device("cpu"))
+    if not len(found):
+        return torch.zeros(0, dtype=torch.float64)
     wanted, place = found.pair.cpu().unique(return_inverse=True)
-    sums = [torch.zeros(0, dtype=torch.float64)]
-    for block in origin.blocks() if len(wanted) else ():
-        inside = wanted[(wanted >= block.first) & (wanted < block.first + block.cp.batch_shape[0])] - block.first
-        if len(inside):
-            sums.append(_log_sum(block.cp[inside.to(block.cp.device)].to("cpu", torch.float64), {}, weights))
-    return (found.log_cp.cpu() + found.log_prior.cpu() - torch.cat(sums)[place]).exp()
+    sums = _log_sum(origin.some(wanted).to("cpu", torch.float64), {}, weights)
+    return (found.log_cp.cpu() + found.log_prior.cpu() - sums[place]).exp()
 
 
 def _best(

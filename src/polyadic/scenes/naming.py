@@ -167,7 +167,7 @@ def warn_of_dropped(where: str, dropped: Counter[str], unknown: Choice, stacklev
         number = f"{dropped.total():,} box{'es' * (dropped.total() > 1)}"
         warnings.warn(
             f"{where}: dropped {number} of classes that the vocabulary lacks: {_few(each, 8)}; "
-            "give a mapping, or unknown='keep'",
+            "give a mapping, or keep them as unknown",
             PolyadicWarning,
             stacklevel=stacklevel + 1,
         )

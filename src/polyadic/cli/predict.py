@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,7 +95,7 @@ def command(
     for name, word in given:
         model.vocabulary.index(name, word)
     _set_detector(model, detector, names, mapping, choice)
-    if model.detector is None and detections is None:
+    if detections is None and model.detector is None:
         raise PolyadicError(
             f"{run} has no detector of its own: give one (--detector, a run of `polyadic detect train` or an .onnx "
             "file) or boxes found before (--detections)"
@@ -127,6 +128,7 @@ def command(
             again = "with --resume" if log is not None else "the same command"
             typer.echo(f"polyadic: stopped after {done:,} photos; go on {again}", err=True)
             raise typer.Exit(130) from None
+    _tell_dropped(model, detections)
     if log is not None or drawn is not None:
         where = " and ".join(str(each) for each in (out, drawn) if each is not None)
         typer.echo(f"{done:,} photos, {found:,} relations: {where}", err=as_json)
@@ -163,6 +165,17 @@ def _set_detector(
     from polyadic.detector import Detector
 
     model.detector = Detector.load(path, model.device, model.vocabulary)
+
+
+def _tell_dropped(model: RelationModel, detections: Path | None) -> None:
+    """Boxes that an .onnx detector found, of classes that the model has no name for."""
+    if detections is not None:
+        return
+    dropped: Counter[str] = getattr(model.detector, "dropped", Counter[str]())
+    if dropped:
+        most = ", ".join(f"{name} ({n:,})" for name, n in dropped.most_common(5))
+        more = f" and {len(dropped) - 5} more classes" if len(dropped) > 5 else ""
+        typer.echo(f"note: dropped {dropped.total():,} boxes of classes that the model lacks: {most}{more}", err=True)
 
 
 def _items(

@@ -130,6 +130,12 @@ def test_boxes_come_out_best_first_once_per_object_in_the_photo_s_frame(fake: An
     assert sorted(kept.labels.tolist()) == [-1, 0, 2, 2]
 
 
+def test_a_wide_photo_fills_part_of_the_input_and_boxes_know_it(fake: Any) -> None:
+    """200 x 100 becomes 64 x 32 in an input of 64 x 96: all is scaled by 3.125, and the padding is no photo."""
+    found = fake(FakeSession(raw_of((9, 16, 8, [0, 0, 0.9]))))(Image.new("RGB", (200, 100)))
+    np.testing.assert_allclose(found.boxes, np.array([[0, 4, 16, 12]]) * 3.125, atol=1e-4)
+
+
 def test_distributions_are_objectness_times_class_without_what_the_vocabulary_lacks(fake: Any) -> None:
     found = fake(FakeSession(SEEN))(Image.new("RGB", (64, 96)))
     np.testing.assert_allclose(found.distribution, [[0, 0, 0.5], [0.45, 0, 0.4], [0, 0, 0.35]], atol=1e-6)

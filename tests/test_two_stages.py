@@ -109,6 +109,23 @@ def test_a_run_is_not_resumed_with_another_detector(root: Path, tmp_path: Path) 
         train(config_of(tmp_path / "other"), tmp_path / "run", resume=True)
 
 
+def test_boxes_are_kept_for_their_own_detector_and_precision(root: Path, tmp_path: Path) -> None:
+    scenes = World(0, 3).dataset("test").scenes
+    one = Detector.load(root / "detector")
+    proposing.detected(one, scenes, tmp_path)
+    other = detector_cases.detector_of(one.config, one.vocabulary)
+    found = proposing.detected(other, scenes, tmp_path)
+    for scene in scenes:
+        np.testing.assert_allclose(found[scene.name].boxes, other(scene.open()).boxes, atol=1e-2)
+    half = Detector(one.config.change(precision="bfloat16"), one.vocabulary, fetch=False)
+    half.load_state_dict(one.state_dict())
+    assert proposing.fingerprint(half) != proposing.fingerprint(one)
+    proposing.detected(half.eval(), scenes, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
+    with pytest.raises(PolyadicError, match=r"two images are called 'test_000000\.png'"):
+        proposing.detected(one, (*scenes, scenes[0]))
+
+
 def test_a_detector_of_other_words_is_refused(tmp_path: Path) -> None:
     detector_cases.detector_of().save(tmp_path / "detector")
     with pytest.raises(PolyadicError, match="was trained with another vocabulary"):
@@ -126,7 +143,7 @@ def test_table_1_needs_one_command(root: Path, command: Command) -> None:
     assert {row["task"] for row in rows} == {"relationship", "phrase"}
     assert {1, 10} <= {row["k"] for row in rows}
     assert {row["N"] for row in rows} == {50, 100}
-    assert len(list((root / "run" / "detected").iterdir())) == 2  # of training, and of test and validation
+    assert len(list((root / "run" / "detected").iterdir())) == 3  # of training, test and validation
     assert "sets --task, --k and --top itself" in command("evaluate", root / "run", "--table1", "--k", "1").message
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -171,7 +170,7 @@ def _tell_dropped(model: RelationModel, detections: Path | None) -> None:
     """Boxes that an .onnx detector found, of classes that the model has no name for."""
     if detections is not None:
         return
-    dropped: Counter[str] = getattr(model.detector, "dropped", Counter[str]())
+    dropped: Any = getattr(model.detector, "dropped", None)
     if dropped:
         most = ", ".join(f"{name} ({n:,})" for name, n in dropped.most_common(5))
         more = f" and {len(dropped) - 5} more classes" if len(dropped) > 5 else ""
@@ -224,7 +223,7 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     model = path / "model" if (path / "model").is_dir() else path
-    return sorted([*model.glob("*.safetensors"), model / "config.json", model / "vocabulary.json"])
+    return sorted(each for each in model.rglob("*") if each.suffix in (".safetensors", ".json"))
 
 
 def _print(result: Result, as_json: bool) -> None:

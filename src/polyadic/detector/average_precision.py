@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from polyadic.scenes import UNKNOWN, Detections, Scene
 
-_LEAST = 0.01  # classes that a box counts for: its label, and those of at least this probability
+_LEAST = 0.01  # a box counts for each class of at least this probability
 
 
 def average_precision(pairs: Iterable[tuple[Scene, Detections]], classes: int) -> dict[str, float]:

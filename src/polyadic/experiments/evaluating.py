@@ -51,10 +51,12 @@ def evaluate_run(
     predictions, which are those of one k.
     """
     own = detections is None and not any(_true(each) for each in protocols)
+    held_out: Mapping[str, Detections] | None = None  # a detector's boxes of the images on which k is chosen
     if own and isinstance(run.model.detector, Detector):
-        scenes = (*run.data.scenes, *(run.validation() if FREE in ks else ()))
-        place = run.folder / FOUND if is_run(run.folder) else None
-        detections = detected(run.model.detector, scenes, place, run.config.workers, watcher, stop)
+        place, workers = run.folder / FOUND if is_run(run.folder) else None, run.config.workers
+        detections = detected(run.model.detector, run.data.scenes, place, workers, watcher, stop)
+        if FREE in ks:
+            held_out = detected(run.model.detector, run.validation(), place, workers, watcher, stop)
     for protocol in protocols:
         _check(protocol, detections is not None)
     if save is not None and save.expanduser().exists():
@@ -67,7 +69,7 @@ def evaluate_run(
         )
     chosen: dict[Protocol, int | None] = {}
     if FREE in ks:
-        scenes, source = _held_out(run, detections)
+        scenes, source = _held_out(run, detections, held_out)
         asked = [(protocol, _parts(protocol, parts)) for protocol in protocols]
         found = free_ks(run.model, scenes, source, run.regions, asked, run.config.workers, watcher, stop)
         chosen = dict(zip(protocols, found, strict=True))
@@ -151,7 +153,9 @@ def _check(protocol: Protocol, boxes: bool) -> None:
         raise PolyadicError("--k-unit predicate: a run counts triplets per pair of boxes, whose labels are its own")
 
 
-def _held_out(run: Run, detections: Mapping[str, Detections] | None) -> tuple[tuple[Scene, ...], BoxSource]:
+def _held_out(
+    run: Run, detections: Mapping[str, Detections] | None, found: Mapping[str, Detections] | None
+) -> tuple[tuple[Scene, ...], BoxSource]:
     """The images on which k is chosen, and their boxes: of the same kind as those it is chosen for."""
     if run.data.split != "test":
         raise PolyadicError(
@@ -162,7 +166,9 @@ def _held_out(run: Run, detections: Mapping[str, Detections] | None) -> tuple[tu
         raise PolyadicError(f"--k free: {run.data.name} has no validation images with relations: give --k a number")
     if detections is None:
         return scenes, BoxSource()
-    if any(scene.name in detections for scene in scenes):
+    if found is not None:
+        return scenes, BoxSource(found)
+    if all(scene.name in detections for scene in scenes):
         return scenes, BoxSource(detections)
     if run.config.data.detections or run.config.data.simulate:
         known = load_training(run.config)

@@ -167,7 +167,7 @@ class RelationModel(nn.Module):
 
     @torch.no_grad()
     def score(self, inputs: PairInputs, confidences: Float[Tensor, " N"] | None = None) -> PairScores:
-        """All that ranking needs, from one pass; `inputs` are those of one image."""
+        """All that ranking needs, from one pass."""
         with self._autocast():
             subject, object, pair = self.features(inputs)
             cp = self.head(subject, object, pair, inputs.pairs, inputs.labels)
@@ -250,6 +250,8 @@ class RelationModel(nn.Module):
         """`predict` for several photos at once, which is faster."""
         from polyadic.model.predicting import predict_images
 
+        if parts.labels:
+            raise PolyadicError("predict: true labels are for evaluation (Parts(labels=True)); ask with query instead")
         photos = [None if image is None else open_photo(image) for image in images]
         was = self.training
         self.eval()

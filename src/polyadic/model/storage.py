@@ -7,6 +7,8 @@ versions.json; detector/, where it has one. Each file is written whole or not at
 from __future__ import annotations
 
 import json
+import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +28,7 @@ from polyadic.storing import (
     write_about,
     write_weights,
 )
-from polyadic.vocabulary import PolyadicError, Vocabulary
+from polyadic.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 if TYPE_CHECKING:
     from polyadic.model import RelationModel
@@ -45,12 +47,28 @@ def save(model: RelationModel, folder: Path, about: Mapping[str, Any]) -> None:
             model.prior.to("cpu").save(folder / PRIOR)
         metadata = {"format": FORMAT, "stages": json.dumps(model.stages), "about": json.dumps(about)}
         write_weights(folder, model.state_dict(), metadata)
-        if isinstance(model.detector, Detector):
-            model.detector.save(folder / DETECTOR)
+        if model.saved_detector != folder / DETECTOR:
+            _save_detector(model, folder / DETECTOR)
         if model.prior is None:
             (folder / PRIOR).unlink(missing_ok=True)  # of another model, saved here before
     except (OSError, SafetensorError) as error:
         raise PolyadicError(f"cannot write the model to {folder}: {error}") from error
+
+
+def _save_detector(model: RelationModel, target: Path) -> None:
+    """The model's, in the place of another one's; of other kinds than ours there is nothing to save."""
+    detector = model.detector
+    if isinstance(detector, Detector):
+        detector.save(target)
+        return
+    if target.is_dir():
+        shutil.rmtree(target)
+    if detector is not None:
+        warnings.warn(
+            f"{type(detector).__name__} is not saved with the model: set model.detector again after loading",
+            PolyadicWarning,
+            stacklevel=4,
+        )
 
 
 def load(folder: Path, device: torch.device, vocabulary: Vocabulary | None) -> RelationModel:

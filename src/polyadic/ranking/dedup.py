@@ -67,7 +67,7 @@ def _greedy(
     """The greedy answer from a pool, or None if an entry outside the pool might belong to it."""
     raw, index = scores.tolist(), flat.tolist()
     pair = [x // triplets_per_pair for x in index]
-    boxes = dedup.boxes.to("cpu", torch.float64)
+    boxes = dedup.boxes.cpu().double()
     loss = math.log(dedup.weight) if dedup.weight else -math.inf
     same: dict[int, list[int]] = {}  # triplet -> places in the pool
     held: dict[int, int] = {}  # pair -> entries in the pool

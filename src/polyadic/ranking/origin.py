@@ -58,18 +58,19 @@ class Origin:
         """As `rank_relations` on all pairs at once."""
         if self.repeat is None:
             return self._plain(k, top)
-        sizes, held = self.vocabulary.sizes, [self._plain(k, 1)]
+        sizes, held = self.vocabulary.sizes, dict[str, Relations]()
         boxes = torch.from_numpy(self.detections.boxes)[self.pairs.cpu()]  # [B, 2, 4]
         cells = math.prod(sizes)
 
         def search(wide: int, deep: int) -> tuple[Tensor, Tensor]:
-            held[0] = self._plain(wide, max(deep, 1))
-            return held[0].log_score, _flat(held[0], sizes)
+            held["pool"] = pool = self._plain(wide, max(deep, 1))
+            return pool.log_score, _flat(pool, sizes)
 
         dedup = Dedup(boxes, *self.repeat)
         score, flat, lost = deduplicate(search, dedup, cells, min(k or cells, cells), top)
-        place = {key: at for at, key in enumerate(_flat(held[0], sizes).tolist())}
-        chosen = held[0][torch.tensor([place[key] for key in flat.tolist()], dtype=torch.long)]
+        pool = held["pool"]
+        place = {key: at for at, key in enumerate(_flat(pool, sizes).tolist())}
+        chosen = pool[torch.tensor([place[key] for key in flat.tolist()], dtype=torch.long)]
         return replace(chosen, log_score=score, log_repeat=lost)
 
     def _plain(self, k: int | None, top: int) -> Relations:

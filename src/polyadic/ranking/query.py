@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -67,10 +68,9 @@ class Answers:
 
     def to_dict(self) -> dict[str, Any]:
         """As `Relations.to_dict`, with what was given, and a probability beside each relation."""
-        record = self.relations.to_dict()
-        for each, probability in zip(record["relations"], self.probability.tolist(), strict=True):
-            each["probability"] = probability
-        return {**record, "given": self.given}
+        from polyadic.ranking.showing import to_dict
+
+        return {**to_dict(self.relations, self.probability), "given": self.given}
 
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps(self.to_dict(), ensure_ascii=False, indent=indent)
@@ -105,7 +105,7 @@ def triplet_probability(found: Relations) -> Float[Tensor, " N"]:
     if not len(found):
         return torch.zeros(0, dtype=torch.float64)
     wanted, place = found.pair.cpu().unique(return_inverse=True)
-    sums = _log_sum(origin.some(wanted).to("cpu", torch.float64), {}, weights)
+    sums = _log_sum(origin.some(wanted).to("cpu").to(torch.float64), {}, weights)
     return (found.log_cp.cpu() + found.log_prior.cpu() - sums[place]).exp()
 
 
@@ -115,7 +115,7 @@ def _best(
     """The block's best completions, and for each the log of Σ ψ_c ψ_u over all completions of its pair."""
     from polyadic.ranking import rank_relations
 
-    cp = block.cp.to("cpu", torch.float64)
+    cp = block.cp.to("cpu").to(torch.float64)
     known, evidence = _condition(cp, labels)
     selected, boxes = block.log_pair(origin)
     weight = evidence + selected + boxes
@@ -177,7 +177,7 @@ def _likeliest(origin: Origin, labels: dict[str, int], weights: Weights) -> int:
     """The pair with the largest Σ f over all completions."""
     best, at = -math.inf, 0
     for block in origin.blocks():
-        known, evidence = _condition(block.cp.to("cpu", torch.float64), labels)
+        known, evidence = _condition(block.cp.to("cpu").to(torch.float64), labels)
         mass = _log_sum(known, labels, weights) + evidence + sum(block.log_pair(origin))
         if len(mass) and float(mass.max()) > best:
             best, at = float(mass.max()), block.first + int(mass.argmax())
@@ -205,6 +205,7 @@ def _labels(origin: Origin, given: dict[str, str]) -> dict[str, int]:
 
 def _number_of(origin: Origin, pair: tuple[int, int]) -> int:
     n = len(origin.detections)
-    if len(pair) != 2 or pair[0] == pair[1] or not all(isinstance(at, int) and 0 <= at < n for at in pair):
+    numbers = [operator.index(at) if hasattr(at, "__index__") and not isinstance(at, bool) else -1 for at in pair]
+    if len(numbers) != 2 or numbers[0] == numbers[1] or not all(0 <= at < n for at in numbers):
         raise PolyadicError(f"query: pair must be two different boxes of the {n}, counted from 0, got {pair}")
-    return int((origin.pairs.cpu() == torch.tensor(pair)).all(-1).nonzero()[0, 0])
+    return int((origin.pairs.cpu() == torch.tensor(numbers)).all(-1).nonzero()[0, 0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from polyadic.ranking.relations import Relations
 from polyadic.scenes import UNKNOWN, open_photo
 
@@ -22,8 +24,9 @@ PARTS = {
 }
 
 
-def to_dict(found: Relations) -> dict[str, Any]:
-    """The score of a relation, f_spo, is the product of its parts; its probability is given its pair of boxes."""
+def to_dict(found: Relations, probability: Tensor | None = None) -> dict[str, Any]:
+    """The score of a relation, f_spo, is the product of its parts; `probability` is by default that given its pair."""
+    shares = (found.probability() if probability is None else probability).tolist()
     origin, names, pairs = found.known_origin(), found.names(), _pairs(found)
     columns = {part: getattr(found, column).exp().tolist() for part, column in PARTS.items()}
     relations = [
@@ -31,13 +34,11 @@ def to_dict(found: Relations) -> dict[str, Any]:
             "subject": {"box": pairs[at][0], "name": names[at][0]},
             "predicate": names[at][1],
             "object": {"box": pairs[at][1], "name": names[at][2]},
-            "probability": probability,
+            "probability": share,
             "score": score,
             "parts": {part: values[at] for part, values in columns.items()},
         }
-        for at, (probability, score) in enumerate(
-            zip(found.probability().tolist(), found.log_score.exp().tolist(), strict=True)
-        )
+        for at, (share, score) in enumerate(zip(shares, found.log_score.exp().tolist(), strict=True))
     ]
     given = origin.detections
     boxes = [

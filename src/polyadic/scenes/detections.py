@@ -44,6 +44,8 @@ class Detections:
         if wrong.any():
             at = int(wrong.argmax())
             raise PolyadicError(f"{where}: score {at} must lie in [0, 1], got {self.scores[at]}")
+        if self.size is not None:
+            object.__setattr__(self, "size", (float(self.size[0]), float(self.size[1])))
         if (self.labels < UNKNOWN).any():
             raise PolyadicError(f"{where}: labels count from 0, or are {UNKNOWN} (unknown), got {self.labels.min()}")
         if self.distribution is not None:

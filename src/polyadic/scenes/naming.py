@@ -60,7 +60,7 @@ class LabelMap:
         for name in mine:
             if fold(name) not in known:
                 raise PolyadicError(f"mapping: the detector has no class {name!r}{_hint(name, given.values())}")
-        return cls(vocabulary, dict(given), {name: find(name) for name in given.values()})
+        return cls(vocabulary, dict(sorted(given.items())), {name: find(name) for name in given.values()})
 
     @classmethod
     def load(cls, path: str | Path, names: Sequence[str] | Mapping[int, str], vocabulary: Vocabulary) -> LabelMap:

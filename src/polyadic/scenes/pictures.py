@@ -171,7 +171,10 @@ def _scaled(values: Shaped[np.ndarray, "H W"], deep: bool) -> Shaped[np.ndarray,
 def _bytes(source: Any) -> np.ndarray:
     """An array or a tensor as bytes [H, W, 3]."""
     tensor = hasattr(source, "detach")
-    array = np.asarray(source.detach().cpu().numpy() if tensor else source)
+    if tensor:
+        plain = source.detach().cpu()
+        source = (plain.float() if "bfloat16" in str(plain.dtype) else plain).numpy()  # NumPy has none
+    array = np.asarray(source)
     shape = list(array.shape)
     if tensor or (array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3, 4)):
         array = np.moveaxis(array, 0, -1) if array.ndim == 3 else array

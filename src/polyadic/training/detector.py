@@ -44,7 +44,10 @@ def train_detector(
     """Train into the folder `out`, new or empty; with `resume`, go on in it. Returns the best detector so far."""
     folder, watcher, stop = Path(out).expanduser(), watcher or Silent(), stop or Stop()
     if resume:
-        check_same(config, detector_run_config(folder), folder, _FREE)
+        before = detector_run_config(folder)
+        check_same(config, before, folder, _FREE)
+        if (config.weights == "random") != (before.weights == "random"):  # it decides what is frozen
+            check_same(config, before, folder, tuple(key for key in _FREE if key != "weights"))
     else:
         check_new(folder)
     if not config.training.epochs:
@@ -58,8 +61,8 @@ def train_detector(
     about = {"data": data.fingerprint()}
     position, parts = Position(), dict[str, Any]()
     if resume:
-        position, parts, before = checkpoint.load(folder)
-        if before != about:
+        position, parts, known = checkpoint.load(folder)
+        if known != about:
             raise PolyadicError(f"{folder} was trained on other data than this {config.data.dataset}")
     if STAGE not in position.done:
         torch.manual_seed(config.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from polyadic.scenes import Detections, Scene
 from polyadic.storing import find_model
 from polyadic.training.pictures import detect_scenes
 from polyadic.training.watch import Silent, Stop, Watcher
+from polyadic.vocabulary import PolyadicError
 
 KEPT = "detector"  # in the model's folder
 FOUND = "detected"  # in the run's folder
@@ -24,7 +26,9 @@ IMAGES = 200  # in one file: what an interruption may cost
 def fingerprint(detector: Detector) -> str:
     """Of all that its boxes depend on, but the pictures."""
     config = detector.config
-    how = json.dumps([config.network, config.side, config.longest, config.nms, config.score, config.most])
+    how = json.dumps(
+        [config.network, config.side, config.longest, config.nms, config.score, config.most, config.precision]
+    )
     weights = (x.detach().cpu().numpy() for _, x in sorted(detector.network.state_dict().items()))
     return digest(how, detector.vocabulary.to_json(), *weights)
 
@@ -53,6 +57,9 @@ def detected(
     """The boxes of each scene by its name; `folder` keeps them for the next time, and for after an interruption."""
     watcher, own = watcher or Silent(), fingerprint(detector)
     found: dict[str, Detections] = {}
+    twice = next((name for name, n in Counter(scene.name for scene in scenes).items() if n > 1), None)
+    if twice is not None:
+        raise PolyadicError(f"two images are called {twice!r} (training and validation?): give each its own name")
     for at in range(0, len(scenes), IMAGES):
         part = scenes[at : at + IMAGES]
         text = f"boxes {at + 1:,} to {at + len(part):,} of {len(scenes):,}"

@@ -110,6 +110,7 @@ class Trainer:
             return
         try:
             keep_detector(Path(self.config.data.detector), self.folder / "model")
+            self.model.saved_detector = self.folder / "model" / KEPT
             if self.config.proposals.epochs and self.data.detections is None:
                 scenes = (*self.data.fit, *self.data.validation)
                 place, workers = self.folder / FOUND, self.config.workers

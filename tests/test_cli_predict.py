@@ -61,7 +61,8 @@ def records(path: str) -> list[dict[str, Any]]:
 def test_relations_are_printed_best_first(command: Command, here: Path) -> None:
     result = command("predict", "pixels", "photos/0.png", *BOXES, "--top", "4")
     assert (result.code, result.err) == (0, "")
-    title, *lines = result.out.splitlines()
+    heading, title, *lines = result.out.splitlines()
+    assert heading == "# score, P(triplet | boxes), relation, box of the subject, box of the object"
     assert title == "photos/0.png"
     scores = [float(line.split()[0]) for line in lines]
     assert len(scores) == 4
@@ -120,11 +121,11 @@ def test_weak_relations_are_left_out_and_few_boxes_have_none(command: Command, h
     result = command("predict", "evidence", "photos/1.png", *BOXES, "--json", "--min-score", str(bar))
     assert len(records_of(result)[0]["relations"]) == 4
     none = command("predict", "evidence", "photos/1.png", *BOXES, "--min-score", "1")
-    assert (none.code, none.out.splitlines()[1]) == (0, "  no relations: none above --min-score")
+    assert (none.code, none.out.splitlines()[2]) == (0, "  no relations: none above --min-score")
     for n, why in ((0, "no boxes were found"), (1, "one box alone")):
         write_detections("few.jsonl", [replace(detections(n), image="0.png")], NAMES, overwrite=True)
         few = command("predict", "pixels", "photos/0.png", "--detections", "few.jsonl")
-        assert (few.code, few.out.splitlines()[1]) == (0, f"  no relations: {why}")
+        assert (few.code, few.out.splitlines()[2]) == (0, f"  no relations: {why}")
 
 
 def records_of(result: Result) -> list[dict[str, Any]]:
@@ -147,7 +148,7 @@ def test_what_cannot_be_read_is_passed_over_and_the_rest_done(command: Command, 
     ]
     photo(1).save("photos/1.png")
     again = command("predict", "pixels", "photos", *BOXES, "--out", "r.jsonl", "--resume")
-    assert (again.code, again.out) == (1, "1 photos, 12 relations: r.jsonl\n")
+    assert (again.code, again.out) == (1, "1 photo, 12 relations: r.jsonl\n")
     assert "3 photos are in r.jsonl already" in again.err
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import json
 import re
 import statistics
 import subprocess
@@ -180,3 +181,35 @@ def test_the_examples_of_the_documents_work_together(
     out = capsys.readouterr().out
     assert "lu2016 phrase, k = 10 triplets (1 truths in 1 images)" in out
     assert re.search(r"predictions +100\.00 +100\.00 +100\.00", out)
+
+
+def test_the_readme_quotes_both_stages_on_the_drawn_world() -> None:
+    text = (ROOT / "README.md").read_text()
+    with (ROOT / "results" / "two-stages.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["subset"] == "all"]
+    about = json.loads((ROOT / "results" / "two-stages.json").read_text())
+    for what, label in (("predictions", "both stages"), ("count table", "count table on the same boxes")):
+        cells = []
+        for task in ("relationship", "phrase"):
+            for k in ("1", "10", str(about["free_k"][task] or "any")):
+                found = {
+                    row["N"]: float(row["recall"])
+                    for row in rows
+                    if (row["what"], row["task"], row["k"]) == (what, task, k)
+                }
+                cells.append(f"{found['50']:.1f} / {found['100']:.1f}")
+        assert f"| {label} | {' | '.join(cells)} |" in text
+    held_out = about["held_out"]
+    assert f"mAP {held_out['mAP']:.1f} and AP50 {held_out['AP50']:.1f}" in text
+    assert f"mAP {held_out['mAP']:.1f} and AP50 {held_out['AP50']:.1f}" in (ROOT / "docs" / "detector.md").read_text()
+
+
+def test_the_readme_quotes_the_benchmark_of_the_pipeline() -> None:
+    text = (ROOT / "README.md").read_text()
+    with (ROOT / "results" / "pipeline.csv").open() as file:
+        rows = {row["what"]: row for row in csv.DictReader(file)}
+    for what, row in rows.items():
+        times = [f"{float(row[f'{part}_ms']):.0f}" for part in ("decode", "detector", "features", "heads")]
+        cells = [*times, f"{float(row['ranking_ms']):.1f}", f"{100 * float(row['ranking_share']):.2f}%"]
+        ratio = f"{float(row['ratio']):.2f}x" if row["ratio"] else ""
+        assert f"| {what} | {' | '.join(cells)} | {ratio} |" in text

@@ -18,7 +18,8 @@ from PIL import Image
 from polyadic import PolyadicError, Relations, Vocabulary
 from polyadic.detector import Detector
 from polyadic.features import PairInputs
-from polyadic.model import PairScores, RelationModel, predicting
+from polyadic.model import PairScores, Parts, RelationModel, predicting
+from polyadic.ranking.showing import named_boxes
 from polyadic.scenes import UNKNOWN, Detections, Photo
 from polyadic.vocabulary import PolyadicWarning
 
@@ -305,6 +306,25 @@ def test_weak_relations_are_left_out_by_score() -> None:
     assert len(found.above(1)) == 0
 
 
+def test_a_box_of_two_names_is_drawn_under_both() -> None:
+    found = model_of("evidence").predict(None, detections(4, seed=1), k=None, top=60)
+    rows, names, pairs = named_boxes(found)
+    ends = found.known_origin().pairs[found.pair].numpy()
+    assert len(set(zip(rows, names, strict=True))) == len(rows) > len(set(rows))
+    np.testing.assert_array_equal(np.array(rows)[pairs], ends)
+    assert [(names[s], names[o]) for s, o in pairs] == [words[::2] for words in found.names()]
+    none = found[:0]
+    assert named_boxes(none)[0] == [0, 1, 2, 3]
+    assert named_boxes(none)[1] == [NAMES.objects[label] for label in none.detections.labels]
+
+
+def test_relations_are_called_after_their_photo(tmp_path: Path) -> None:
+    photo().save(tmp_path / "a.png")
+    model, given = model_of("evidence"), replace(detections(3), image="image")
+    assert model.predict(tmp_path / "a.png", given).to_dict()["image"] == str(tmp_path / "a.png")
+    assert model.predict(photo(), replace(given, image="b.jpg")).to_dict()["image"] == "b.jpg"
+
+
 def test_pictures_of_relations(tmp_path: Path) -> None:
     found = model_of("evidence").predict(None, detections(3))
     assert found.draw(photo()).width > 640
@@ -324,6 +344,14 @@ def test_other_things_than_pictures_are_refused() -> None:
     ):
         with pytest.raises(PolyadicError, match=says):
             model.predict(kind, detections(2))
+
+
+def test_other_things_than_detections_and_true_labels_are_refused(unchecked: None) -> None:
+    model: Any = model_of("evidence")
+    with pytest.raises(PolyadicError, match=r"expected Detections, got list; Detections\.from_arrays makes them"):
+        model.predict(photo(), [[1, 2, 3, 4]])
+    with pytest.raises(PolyadicError, match="true labels are for evaluation"):
+        model.predict(photo(), detections(2), parts=Parts(labels=True))
 
 
 def test_a_model_and_boxes_of_other_words_do_not_meet() -> None:

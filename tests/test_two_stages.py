@@ -126,6 +126,18 @@ def test_boxes_are_kept_for_their_own_detector_and_precision(root: Path, tmp_pat
         proposing.detected(one, (*scenes, scenes[0]))
 
 
+def test_a_detector_that_finds_nothing_is_told(root: Path, tmp_path: Path) -> None:
+    blind = Detector.load(root / "detector")
+    Detector(blind.config.change(score=0.99), blind.vocabulary, fetch=False).save(tmp_path / "blind")
+    with pytest.raises(PolyadicError, match="the detector finds no box in any training image: train it longer"):
+        train(config_of(tmp_path / "blind"), tmp_path / "run")
+
+
+def test_a_split_that_is_none_is_refused(root: Path, command: Command) -> None:
+    shown = command("evaluate", root / "run", "--split", "tset")
+    assert "toy has no split 'tset'; known: train, test, fit, validation" in shown.message
+
+
 def test_a_detector_of_other_words_is_refused(tmp_path: Path) -> None:
     detector_cases.detector_of().save(tmp_path / "detector")
     with pytest.raises(PolyadicError, match="was trained with another vocabulary"):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from polyadic.cli.flags import ANY, split_words, with_fields
-from polyadic.cli.train import DataRoot, Words, aside, stopped
+from polyadic.cli.train import DataRoot, aside, stopped
 from polyadic.vocabulary import PolyadicError
 
 app = typer.Typer(
@@ -26,7 +26,13 @@ DatasetName = Annotated[
 @app.command(context_settings=ANY)
 def train(
     out: Annotated[Path, typer.Option("--out", help="A new folder for the run.")],
-    words: Words = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CONFIG [--SECTION.FIELD VALUE]...",
+            help="A preset (`polyadic detect config` lists them) or a .toml or .json file; then any of its fields.",
+        ),
+    ] = None,
     preset: Annotated[str | None, typer.Option("--preset", help="The CONFIG, as an option.")] = None,
     dataset: DatasetName = None,
     data: DataRoot = None,

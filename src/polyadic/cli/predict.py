@@ -121,6 +121,8 @@ def command(
                 if log is not None:
                     log.write(result)
                 else:
+                    if not done and not as_json:
+                        _print_heading(question)
                     _print(result, as_json)
                 done, found = done + 1, found + len(result.relations)
         except Interrupted:
@@ -130,7 +132,7 @@ def command(
     _tell_dropped(model, detections)
     if log is not None or drawn is not None:
         where = " and ".join(str(each) for each in (out, drawn) if each is not None)
-        typer.echo(f"{done:,} photos, {found:,} relations: {where}", err=as_json)
+        typer.echo(f"{done:,} photo{'s' * (done != 1)}, {found:,} relations: {where}", err=as_json)
     if failed:
         typer.echo(f"polyadic: {failed:,} of {done + failed:,} photos could not be done", err=True)
         raise typer.Exit(1)
@@ -224,6 +226,13 @@ def _files(path: Path) -> list[Path]:
         return [path]
     model = path / "model" if (path / "model").is_dir() else path
     return sorted(each for each in model.rglob("*") if each.suffix in (".safetensors", ".json"))
+
+
+def _print_heading(question: Question) -> None:
+    """What the columns are; an answer's probability is given the names that were asked for."""
+    known = ", ".join(word for _, word in question.given)
+    share = f"P(rest | {known}, boxes)" if known else "P(triplet | boxes)"
+    typer.echo(f"# score, {share}, relation, box of the subject, box of the object")
 
 
 def _print(result: Result, as_json: bool) -> None:

@@ -34,7 +34,7 @@ class DetectorStage(Stage):
 
     epochs: int = _ours(10, "over all training images")
     images: int = _ours(2, "images per step")
-    optimiser: Literal["sgd", "adam", "adamw"] = _ours("sgd", "as Faster R-CNN is usually trained")
+    optimiser: Literal["sgd", "adam", "adamw"] = _ours("sgd", "SGD is usual for Faster R-CNN")
     rate: float = _ours(1e-3, "learning rate, for 2 images per step")
     momentum: float = _ours(0.9, "of SGD")
     decay: float = _ours(5e-4, "weight decay")

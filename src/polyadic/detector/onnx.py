@@ -199,7 +199,7 @@ def _names(given: Any, path: Path, classes: int) -> Sequence[str] | Mapping[int,
         if len(own) != 1:
             what = ", ".join(each.name for each in own) or "no .names file"
             raise PolyadicError(
-                f"{path.name}: the names of its {classes} classes are needed (names=...); beside it: {what}"
+                f"{path.name}: the names of its {classes} classes are needed (names, one per line); beside it: {what}"
             )
         given = own[0]
     where = "names"

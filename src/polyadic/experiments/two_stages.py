@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,12 @@ from jaxtyping import Bool
 from polyadic.boxes import box_iou
 from polyadic.config import DETECTOR_PRESETS, PRESETS, Config
 from polyadic.detector import Detector
-from polyadic.draw import contact_sheet, draw_relations, relations_to_draw
+from polyadic.draw import contact_sheet, render_png
 from polyadic.evaluation import get_protocol
 from polyadic.experiments.evaluating import FREE, RunScores, evaluate_run
 from polyadic.experiments.runs import Run, best_of, open_run
 from polyadic.experiments.table1 import TASKS, TOPS
+from polyadic.ranking.showing import drawing
 from polyadic.scenes import Predictions, Scene
 from polyadic.storing import versions, write_text
 from polyadic.training import Stop, Watcher, train
@@ -95,7 +96,7 @@ def _begun(folder: Path) -> bool:
 
 
 def _draw(run: Run, folder: Path, watcher: Watcher, stop: Stop) -> None:
-    scenes, names, detector = run.data.scenes[:SCENES], run.data.vocabulary, run.model.detector
+    scenes, detector = run.data.scenes[:SCENES], run.model.detector
     assert isinstance(detector, Detector), "trained with one"
     boxes = detected(detector, run.data.scenes, run.folder / FOUND, watcher=watcher, stop=stop)
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,9 +107,7 @@ def _draw(run: Run, folder: Path, watcher: Watcher, stop: Stop) -> None:
         origin, pairs = relations.known_origin(), relations.known_origin().pairs[relations.pair].numpy()
         triplets, scores = relations.triplet.numpy(), relations.log_score.exp().numpy()
         found = Predictions(scene.name, origin.detections.boxes, pairs, triplets, scores, size=origin.size)
-        drawn = relations_to_draw(names, pairs, triplets, scores, hits_of(scene, found))
-        shown = [replace(each, score=None) for each in drawn]
-        panel = draw_relations(picture, found.boxes, relations.box_names(), shown, arrows=4, width=480, graph=True)
+        panel = render_png(drawing(relations, picture, 4, 480, True, hits_of(scene, found)))
         panel.save(folder / f"{Path(scene.name).stem}.png")
         sheet.append(panel)
     contact_sheet(sheet, columns=1).save(folder / "all.png")

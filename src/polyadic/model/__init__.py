@@ -257,6 +257,12 @@ class RelationModel(nn.Module):
         self.eval()
         try:
             found = self._detect(photos) if detections is None else detections
+            strange = next((each for each in found if not isinstance(each, Detections)), None)
+            if strange is not None:
+                raise PolyadicError(
+                    f"predict: expected Detections, got {type(strange).__name__}; Detections.from_arrays makes them of "
+                    "lists and arrays, read_detections of files"
+                )
             if len(found) != len(photos):
                 raise PolyadicError(f"predict_many: {len(photos)} images need as many detections, got {len(found)}")
             return predict_images(self, photos, found, k, top, parts)

@@ -20,6 +20,7 @@ from polyadic.model.inputs import feature_maps, make_inputs, pool_boxes
 from polyadic.ranking import Relations
 from polyadic.ranking.origin import Block
 from polyadic.scenes import Detections, Photo
+from polyadic.scenes.pictures import UNNAMED
 from polyadic.vocabulary import PolyadicError, PolyadicWarning
 
 if TYPE_CHECKING:
@@ -134,6 +135,11 @@ def predict_images(
 ) -> list[Relations]:
     """The best triplets of each image. Images of few pairs share passes through the heads."""
     found = [usable(model, each, photo) for photo, each in zip(photos, detections, strict=True)]
+    named = [photo is not None and photo.name != UNNAMED for photo in photos]
+    found = [
+        replace(each, image=photo.name) if known and photo is not None else each
+        for known, photo, each in zip(named, photos, found, strict=True)
+    ]
     seen = look(model, photos, found)
     scored: dict[int, list[PairScores]] = {}
     for group in _together(seen):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -41,6 +42,11 @@ class Relation(NamedTuple):
     @property
     def triplet(self) -> tuple[int, int, int]:
         return self.subject, self.predicate, self.object
+
+    @property
+    def score(self) -> float:
+        """f_spo itself."""
+        return math.exp(self.log_score)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from polyadic.ranking.relations import Relations
@@ -74,19 +76,37 @@ def box_names(found: Relations) -> list[str]:
     return names
 
 
-def drawing(found: Relations, image: Any, arrows: int, width: int, graph: bool) -> Drawing:
-    """The photo, with boxes scaled to it."""
+def named_boxes(found: Relations) -> tuple[list[int], list[str], Int[np.ndarray, "M 2"]]:
+    """The boxes as the relations call them: rows, names, and the relations' pairs among these.
+
+    A box that goes by two names stands there twice, so that a picture shows each relation as it is; without relations
+    all boxes are there.
+    """
+    places: dict[tuple[int, str], int] = {}
+    pairs = [
+        [places.setdefault((box, word), len(places)) for box, word in zip(ends, words[::2], strict=True)]
+        for ends, words in zip(_pairs(found), found.names(), strict=True)
+    ]
+    if not pairs:
+        places = {(box, name): box for box, name in enumerate(box_names(found))}
+    return [box for box, _ in places], [name for _, name in places], np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def drawing(
+    found: Relations, image: Any, arrows: int, width: int, graph: bool, hits: Bool[np.ndarray, " M"] | None = None
+) -> Drawing:
+    """The photo, with boxes scaled to it; `hits` where truths are known."""
     from polyadic.draw import plan_drawing, relations_to_draw
 
     origin, words = found.known_origin(), found.vocabulary
     assert words is not None, "an origin comes with names"
-    pairs = origin.pairs.cpu()[found.pair.cpu()].numpy()
+    rows, names, pairs = named_boxes(found)
     scores = found.log_score.exp().cpu().double().numpy()
-    drawn = relations_to_draw(words, pairs, found.triplet.cpu().numpy(), scores)
+    drawn = relations_to_draw(words, pairs, found.triplet.cpu().numpy(), scores, hits)
     return plan_drawing(
         open_photo(image).image,
-        origin.detections.boxes,
-        box_names(found),
+        origin.detections.boxes[rows],
+        names,
         drawn,
         arrows=arrows,
         width=width,

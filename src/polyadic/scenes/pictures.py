@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MOST = 400_000_000  # pixels that are decoded; a JPEG can be decoded at a fraction of its size
 LARGE = 4096  # px of a photo's longer side that are kept: no network here looks at more
 _SCALABLE = ("L", "LA", "RGB", "RGBA", "CMYK")  # modes whose pixels can be averaged
+UNNAMED = "image"  # of a picture that is no file
 _LIMIT = threading.Lock()
 
 
@@ -82,7 +83,7 @@ def open_photo(source: Any, name: str | None = None) -> Photo:
             f"expected a picture: a path, a PIL image, an array [H, W, 3] or a tensor [3, H, W], "
             f"got {type(source).__name__}"
         )
-    return Photo(name or "image", upright, (float(upright.width), float(upright.height)))
+    return Photo(name or UNNAMED, upright, (float(upright.width), float(upright.height)))
 
 
 def path_ends(path: str | Path) -> Iterator[str]:

@@ -52,6 +52,8 @@ def load_split(
         if not data.root:
             raise PolyadicError(f"{data.dataset}: where is it? Give its folder with --data (config key data.root)")
         return load_dataset(data.dataset, data.root, split, images)
+    if split not in ("train", "test", "fit", "validation"):
+        raise PolyadicError(f"toy has no split {split!r}; known: train, test, fit, validation")
     world = World(config.world.train, config.world.test, config.world.seed)
     whole = _drawn(world, "test" if split == "test" else "train")
     if split in ("train", "test"):

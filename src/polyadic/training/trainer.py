@@ -115,6 +115,10 @@ class Trainer:
                 scenes = (*self.data.fit, *self.data.validation)
                 place, workers = self.folder / FOUND, self.config.workers
                 found = detected(self.detector, scenes, place, workers, self.watcher, self.stop)
+                boxes = sum(map(len, found.values()))
+                if not boxes:
+                    raise PolyadicError("the detector finds no box in any training image: train it longer")
+                self.watcher.say(f"the detector finds {boxes / len(found):.1f} boxes per image")
                 self.data = replace(self.data, detections=found)
         except OSError as error:
             raise PolyadicError(f"cannot write the run to {self.folder} ({error.strerror})") from error

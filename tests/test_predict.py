@@ -15,7 +15,7 @@ from detector_cases import detector_of
 from model_cases import ALL_BOXES, EXPONENTS, NAMES, SOURCES, detections, entries, model_of, photo, same
 from PIL import Image
 
-from polyadic import PolyadicError, Relations, Vocabulary
+from polyadic import PolyadicError, Relations, Vocabulary, structures
 from polyadic.detector import Detector
 from polyadic.features import PairInputs
 from polyadic.model import PairScores, Parts, RelationModel, predicting
@@ -109,6 +109,16 @@ def test_pictures_of_one_size_pass_the_backbone_together(monkeypatch: pytest.Mon
     photos = [photo(0), photo(1).resize((50, 90)), photo(2)]
     model.predict_many(photos, [detections(2)] * 3)
     assert sorted(batches) == [1, 2]
+
+
+def test_large_pictures_pass_one_by_one_on_a_cpu_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, photos, found = model_of("pixels"), [photo(seed) for seed in range(3)], [detections(3)] * 3
+    expected = model.predict_many(photos, found)
+    monkeypatch.setattr(structures, "_TOGETHER", 1)
+    for each, one in zip(model.predict_many(photos, found), expected, strict=True):
+        close(each, one)
+    assert structures.at_once(torch.device("cpu"), 1e6) == 1
+    assert structures.at_once(torch.device("cuda"), 1e6) > 1000
 
 
 def test_boxes_outside_are_cut_off_and_those_quite_outside_left_out() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from polyadic.vocabulary import PolyadicError
+
+_TOGETHER = 1 << 18  # pixels: ten pictures of the drawn world, or half a photo
 
 
 def require_tensor(value: object, what: str) -> Tensor:
@@ -15,6 +18,11 @@ def require_tensor(value: object, what: str) -> Tensor:
     if not isinstance(value, Tensor):
         raise PolyadicError(f"{what} must be a torch tensor, got {type(value).__name__}; convert with torch.as_tensor")
     return value
+
+
+def at_once(device: torch.device, pixels: float) -> int:
+    """How many pictures of so many pixels pass a network together: on a CPU large ones are faster one by one."""
+    return max(1, int(_TOGETHER / max(pixels, 1))) if device.type == "cpu" else 1 << 30
 
 
 @runtime_checkable

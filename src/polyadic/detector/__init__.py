@@ -17,6 +17,7 @@ from polyadic.detector.average_precision import average_precision
 from polyadic.detector.decode import Found, find_boxes
 from polyadic.detector.network import build_network
 from polyadic.scenes import Detections, Photo, open_photo, scale_boxes
+from polyadic.structures import at_once
 from polyadic.vocabulary import PolyadicError, Vocabulary
 
 __all__ = ["Detector", "average_precision", "to_pixels"]
@@ -51,10 +52,11 @@ class Detector(nn.Module):
         """The boxes of each photo, in pixels of the photo.
 
         `batch` photos at most pass at once, and only those of one size: none is padded, and each gets what it would
-        get alone.
+        get alone. On a CPU large ones pass one by one, which is faster.
         """
         if batch < 1:
             raise PolyadicError(f"Detector: batch must be at least 1, got {batch}")
+        batch = min(batch, at_once(self.device, self.config.side * self.config.longest))
         was = self.training
         self.eval()
         try:

@@ -21,6 +21,7 @@ from polyadic.ranking import Relations
 from polyadic.ranking.origin import Block
 from polyadic.scenes import Detections, Photo
 from polyadic.scenes.pictures import UNNAMED
+from polyadic.structures import at_once
 from polyadic.vocabulary import PolyadicError, PolyadicWarning
 
 if TYPE_CHECKING:
@@ -105,10 +106,13 @@ def _maps(
             raise PolyadicError(f"{each.image}: this model looks at pixels: give the image as well as its boxes")
         picture = prepare_picture(photo.image, model.config.pixels)
         groups[picture.shape].append((at, picture))
-    for members in groups.values():
-        together = feature_maps(model.backbone, torch.stack([picture for _, picture in members]), model.precision)
-        for row, (at, _) in enumerate(members):
-            maps[at] = [fmap[row : row + 1] for fmap in together]
+    for shape, members in groups.items():
+        step = at_once(model.device, shape[1] * shape[2])
+        for start in range(0, len(members), step):
+            some = members[start : start + step]
+            together = feature_maps(model.backbone, torch.stack([picture for _, picture in some]), model.precision)
+            for row, (at, _) in enumerate(some):
+                maps[at] = [fmap[row : row + 1] for fmap in together]
     return maps
 
 

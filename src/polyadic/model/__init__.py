@@ -247,7 +247,7 @@ class RelationModel(nn.Module):
         top: int = 20,
         parts: Parts = ALL,
     ) -> list[Relations]:
-        """`predict` for several photos at once, which is faster."""
+        """`predict` for several photos at once: small networks and GPUs are faster so."""
         from polyadic.model.predicting import predict_images
 
         if parts.labels:

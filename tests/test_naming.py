@@ -87,7 +87,8 @@ def test_a_distribution_over_their_classes_becomes_one_over_ours() -> None:
     label_map = LabelMap.match({4: "sky", 2: "zebra", 9: "Person", 1: "people"}, NAMES)
     spread = label_map.spread(np.array([[0.1, 0.2, 0.3, 0.4], [0.9, 0.9, 0.3, 0.3], [0, 1, 0, 0]]))
     assert spread.shape == (3, 10)
-    np.testing.assert_allclose(spread[:, [9, 0]], np.array([[0.1, 0.7], [0.6, 0.4], [0, 0]]), atol=1e-6)
+    # columns are those of the labels 1, 2, 4, 9: people, zebra, sky, Person
+    np.testing.assert_allclose(spread[:, [9, 0]], np.array([[0.3, 0.5], [0.2, 0.8], [0, 0]]), atol=1e-6)
     assert np.count_nonzero(spread) == 4
 
 

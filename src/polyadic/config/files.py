@@ -16,14 +16,14 @@ from polyadic.config.settings import C
 from polyadic.vocabulary import PolyadicError
 
 
-def load_config(source: str | Path, base: Config | None = None) -> Config:
+def load_config(source: str | Path) -> Config:
     """A preset by name, or a TOML or JSON file; a file may start from a preset with the key `preset`."""
-    return _load(source, PRESETS, base or Config())
+    return _load(source, PRESETS, Config())
 
 
-def load_detector_config(source: str | Path, base: DetectorConfig | None = None) -> DetectorConfig:
+def load_detector_config(source: str | Path) -> DetectorConfig:
     """The same of a detector."""
-    return _load(source, DETECTOR_PRESETS, base or DetectorConfig())
+    return _load(source, DETECTOR_PRESETS, DetectorConfig())
 
 
 def _load(source: str | Path, presets: Mapping[str, C], base: C) -> C:

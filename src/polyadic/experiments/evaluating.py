@@ -168,7 +168,7 @@ def _held_out(
         return scenes, BoxSource()
     if found is not None:
         return scenes, BoxSource(found)
-    if all(scene.name in detections for scene in scenes):
+    if any(scene.name in detections for scene in scenes):
         return scenes, BoxSource(detections)
     if run.config.data.detections or run.config.data.simulate:
         known = load_training(run.config)

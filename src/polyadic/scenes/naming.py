@@ -77,7 +77,7 @@ class LabelMap:
         return sort_out([self.names[label] for label in numbers], self.targets.__getitem__, unknown)
 
     def spread(self, distribution: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N C"]:
-        """P(detector's class | box), in the order of `names`, as P(object | box); what has no object is left out.
+        """P(detector's class | box), by rising label, as P(object | box); what has no object is left out.
 
         Independent scores may sum to more than 1: such rows are divided by their sum.
         """

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import ranked
 from ranking_cases import (
@@ -57,11 +57,12 @@ def dense_values(terms: Terms) -> Tensor:
     return total * weight.view(terms.shape[1:])
 
 
-def compiled_search(terms: Terms, k: int, top: int) -> tuple[Tensor, Tensor]:
+def compiled_search(terms: Terms, k: int | Tensor, top: int) -> tuple[Tensor, Tensor]:
     keys, weight = terms.keys.numpy(), terms.seen.numpy()
     seen = kernels.by_subject(keys, weight, terms.shape[1:])
     a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
-    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, seen, k, top)
+    caps = k.numpy() if isinstance(k, Tensor) else k
+    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, seen, caps, top)
     return torch.from_numpy(value), torch.from_numpy(flat)
 
 
@@ -82,6 +83,25 @@ def test_both_searches_equal_the_sorted_products_bit_for_bit_with_ties_by_index(
         value, flat = search(terms, min(k, top), top)
         assert flat.tolist() == index
         assert value.tolist() == [x[0] for x in expected]
+
+
+@settings(CHECKS, max_examples=60)
+@given(st.data())
+def test_both_searches_keep_to_a_cap_of_each_pair_bit_for_bit(data: st.DataObject) -> None:
+    cp = data.draw(tensors_of_pairs())
+    weights = weights_of(data.draw(priors(cp)), 1.0, cp.device)
+    terms = Problem(cp, pair_weights(cp, data.draw(st.integers(0, 99))), weights).terms(logs=False)
+    caps = torch.tensor([data.draw(st.sampled_from([1, 2, 5, 17, 40])) for _ in range(terms.shape[0])])
+    top = data.draw(st.sampled_from([1, 3, 10, 40]))
+    values = dense_values(terms).flatten(1)
+    entries = []
+    for pair, cap in enumerate(caps.tolist()):
+        own = sorted((-value, pair * values.shape[1] + at) for at, value in enumerate(values[pair].tolist()) if value)
+        entries += own[:cap]
+    expected = sorted(entries)[:top]
+    for search in (compiled_search, tensors.search):
+        value, flat = search(terms, caps.clamp_max(top), top)
+        assert list(zip((-value).tolist(), flat.tolist(), strict=True)) == expected
 
 
 @CHECKS

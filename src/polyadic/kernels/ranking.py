@@ -138,7 +138,7 @@ def search(  # type: ignore[no-untyped-def]
     k,
     top,
 ):
-    """The best `top` entries, at most `k` per pair, `floor` or better: values and flat indices, in no order.
+    """The best `top` entries, at most `k` [B] of each pair, `floor` or better: values and flat indices, in no order.
 
     Of each pair, first the seen triplets, subject by subject, each by falling weight until no later one can count;
     then the rest, by row and cell.
@@ -147,7 +147,7 @@ def search(  # type: ignore[no-untyped-def]
     P, O, M = b.shape[2], c.shape[2], len(keys)
     heaviest = max(rest, seen_weight.max()) if M else rest
     values, indices, size = np.empty(top), np.empty(top, np.int64), 0
-    own_values, own_indices = np.empty(k), np.empty(k, np.int64)  # this pair's best
+    own_values, own_indices = np.empty(k.max()), np.empty(k.max(), np.int64)  # this pair's best
     opened, opened_bound = np.empty(S, np.int64), np.empty(S)
     by_predicate, by_object = np.empty(P), np.empty(O)
     cell, row, mix = np.empty(P), np.empty(O), np.empty(R)
@@ -159,7 +159,7 @@ def search(  # type: ignore[no-untyped-def]
             if peak * heaviest < low:
                 break
             continue
-        own = 0
+        own, cap = 0, k[pair]
         by_subject, A, B, C = bounds[pair], a[pair], b[pair], c[pair]
         if M:
             _class_bounds(gain[pair], B, by_predicate)
@@ -179,8 +179,8 @@ def search(  # type: ignore[no-untyped-def]
                     total += A[r, i] * B[r, j] * C[r, o]
                 value = total * weight
                 if value > 0 and not _worse(value, index, low, low_index):
-                    own = _push(own_values, own_indices, own, k, value, index)
-                    if own == k and _worse(low, low_index, own_values[0], own_indices[0]):
+                    own = _push(own_values, own_indices, own, cap, value, index)
+                    if own == cap and _worse(low, low_index, own_values[0], own_indices[0]):
                         low, low_index = own_values[0], own_indices[0]
         n = 0
         if not _worse(peak * rest, base, low, low_index):
@@ -214,8 +214,8 @@ def search(  # type: ignore[no-untyped-def]
                 for o in range(O):
                     value = row[o] * rest
                     if value > 0 and not _worse(value, base + first + o, low, low_index):
-                        own = _push(own_values, own_indices, own, k, value, base + first + o)
-                        if own == k and _worse(low, low_index, own_values[0], own_indices[0]):
+                        own = _push(own_values, own_indices, own, cap, value, base + first + o)
+                        if own == cap and _worse(low, low_index, own_values[0], own_indices[0]):
                             low, low_index = own_values[0], own_indices[0]
         for at in range(own):
             if size < top or _worse(values[0], indices[0], own_values[at], own_indices[at]):
@@ -253,14 +253,18 @@ def best_entries(
     keys: Ints,
     weight: Floats,
     seen: Seen,
-    k: int,
+    k: int | Ints,
     top: int,
 ) -> tuple[Floats, Ints]:
-    """Values and flat indices, best first; `gain` is the peak of each row of `a`, `weight` goes with `keys`."""
+    """Values and flat indices, best first; `gain` is the peak of each row of `a`, `weight` goes with `keys`.
+
+    `k` is one cap for all pairs, or one for each [B].
+    """
     bounds, best = subject_bounds(a)
+    caps = np.full(len(a), k)
     order = np.argsort(-best, kind="stable")
     weight = weight[seen.place]
-    floor = _floor(a, b, c, gain, rest, weight, seen.triplet, seen.heaviest, k, top)
+    floor = _floor(a, b, c, gain, rest, weight, seen.triplet, seen.heaviest, caps.min(), top)
     values, indices = search(
         a,
         b,
@@ -276,7 +280,7 @@ def best_entries(
         seen.key,
         seen.triplet,
         seen.start,
-        k,
+        caps,
         top,
     )
     answer = np.lexsort((indices, -values))

@@ -43,7 +43,7 @@ def rank_relations(
     prior: SparsePrior | None = None,
     log_selected: Float[Tensor, " B"] | None = None,
     log_boxes: Float[Tensor, " B"] | None = None,
-    k: SupportsIndex | None = None,
+    k: SupportsIndex | Int[Tensor, " B"] | None = None,
     top: SupportsIndex = 100,
     *,
     prior_exponent: float = 1.0,
@@ -66,7 +66,7 @@ def rank_relations(
         prior: ψ_u, a `TripletPrior` of the same sizes.
         log_selected: log P(X_sel) per pair.
         log_boxes: log P(B_s, B_o | I) per pair, for instance the sum of the two log-confidences.
-        k: entries per pair; None for no limit.
+        k: entries per pair, one number for all or one for each; None for no limit.
         top: entries per image.
         prior_exponent: 1 in the paper.
         selected_exponent: 1 in the paper.
@@ -101,7 +101,7 @@ def rank_relations(
             raise PolyadicError(f"rank_relations: {name}_exponent must be a finite number, got {number!r}")
     if B * triplets_per_pair >= 2**62:
         raise PolyadicError(f"rank_relations: {B} pairs of sizes {cp.sizes} overflow a 64-bit index; split the pairs")
-    cap = triplets_per_pair if k is None else min(_positive(k, "k"), triplets_per_pair)
+    caps = _caps(k, B, triplets_per_pair)
     top = _positive(top, "top")
     _check_names(cp, prior, vocabulary)
     if prior is not None and tuple(prior.sizes) != cp.sizes:
@@ -127,14 +127,14 @@ def rank_relations(
         problem = Problem(cp if work == home else cp.to(work), selected + boxes, weights)
         if labels is not None:
             search = _label_search(problem, _checked_labels(labels, cp, work))
-            cap = min(cap, cp.sizes[1])
+            caps = caps.clamp_max(cp.sizes[1])
         else:
             search = _triplet_search(problem, None if prior_exponent == 0 else prior, prior_exponent)
         if dedup is None:
-            score, flat = search(cap, top)
+            score, flat = search(caps, top)
             repeat = torch.zeros_like(score)
         else:
-            score, flat, repeat = deduplicate(search, dedup, triplets_per_pair, cap, top)
+            score, flat, repeat = deduplicate(search, dedup, triplets_per_pair, caps, top)
         pair, key = flat // triplets_per_pair, flat % triplets_per_pair
         _, P, O = cp.sizes
         triplet = torch.stack([key // (P * O), key // O % P, key % O], -1)
@@ -189,6 +189,18 @@ def _positive(number: SupportsIndex, name: str) -> int:
     return whole
 
 
+def _caps(k: SupportsIndex | Tensor | None, pairs: int, most: int) -> Tensor:
+    """[B] on the CPU, at most `most`."""
+    if not isinstance(k, Tensor) or k.ndim == 0:
+        return torch.full((pairs,), most if k is None else min(_positive(k, "k"), most))
+    if k.shape != (pairs,) or k.dtype not in (torch.int64, torch.int32) or bool((k < 1).any()):
+        raise PolyadicError(
+            f"rank_relations: k of each pair must be whole numbers from 1 up [{pairs}], got {k.dtype} {list(k.shape)}"
+            + (f" from {int(k.min())} up" if k.numel() else "")
+        )
+    return k.cpu().long().clamp_max(most)
+
+
 def _part(log_probability: Tensor | None, name: str, exponent: float, pairs: int, device: torch.device) -> Tensor:
     if log_probability is None:
         return torch.zeros(pairs, dtype=torch.float64, device=device)
@@ -228,13 +240,14 @@ def _triplet_search(problem: Problem, prior: SparsePrior | None, exponent: float
     """All triplets compete: linear and fast, or in logs where float64 would underflow."""
     B, triplets_per_pair = problem.cp.batch_shape[0], math.prod(problem.cp.sizes)
 
-    def search(k: int, top: int) -> tuple[Tensor, Tensor]:
-        most = min(top, B * min(k, triplets_per_pair))
-        k = min(k, most)
+    on_cpu, device = problem.log_pair.is_cpu, problem.log_pair.device
+    terms = problem.terms(logs=False, workspace=_WORKSPACE if on_cpu else None)
+
+    def search(k: Tensor, top: int) -> tuple[Tensor, Tensor]:
+        most = min(top, int(k.sum()))
         if most == 0:
-            return torch.empty(0).to(problem.log_pair), torch.empty(0, dtype=torch.long, device=problem.log_pair.device)
-        on_cpu = problem.log_pair.is_cpu
-        terms = problem.terms(logs=False, workspace=_WORKSPACE if on_cpu else None)
+            return torch.empty(0).to(problem.log_pair), torch.empty(0, dtype=torch.long, device=device)
+        k = k.to(device).clamp_max(most)
         if on_cpu:
             value, flat = _compiled(terms, prior, problem.weights, k, most, falling=exponent > 0)
         else:
@@ -247,7 +260,7 @@ def _triplet_search(problem: Problem, prior: SparsePrior | None, exponent: float
         short = (held < k) & (problem.log_pair > -math.inf)
         part = short.nonzero()[:, 0]
         again = Problem(problem.cp[part], problem.log_pair[part], problem.weights).terms(logs=True)
-        more, place = tensors.search(again, k, most)
+        more, place = tensors.search(again, k[part], most)
         place = part[place // triplets_per_pair] * triplets_per_pair + place % triplets_per_pair
         enough = ~short[flat // triplets_per_pair]
         return _sorted(torch.cat([score[enough], again.log_score(more)]), torch.cat([flat[enough], place]), most)
@@ -273,11 +286,13 @@ def _label_search(problem: Problem, labels: Tensor) -> Search:
     score = cp.to(dtype=torch.float64).log_prob(triplet) + weights.at(key) + problem.log_pair[:, None]
     flat = key + torch.arange(B, device=key.device)[:, None] * (S * P * O)
 
-    def search(k: int, top: int) -> tuple[Tensor, Tensor]:
-        best, place = score.sort(dim=-1, descending=True, stable=True)
-        best, index = best[:, :k].flatten(), flat.gather(-1, place)[:, :k].flatten()
-        possible = best > -math.inf
-        return _sorted(best[possible], index[possible], top)
+    best, place = score.sort(dim=-1, descending=True, stable=True)
+    index = flat.gather(-1, place)
+
+    def search(k: Tensor, top: int) -> tuple[Tensor, Tensor]:
+        inside = torch.arange(P, device=key.device) < k.to(key.device)[:, None]
+        inside &= best > -math.inf
+        return _sorted(best[inside], index[inside], top)
 
     return search
 
@@ -288,7 +303,7 @@ _SEEN: WeakKeyDictionary[SparsePrior, dict[bool, Seen]] = WeakKeyDictionary()
 
 
 def _compiled(
-    terms: Terms, prior: SparsePrior | None, weights: Weights, k: int, top: int, falling: bool
+    terms: Terms, prior: SparsePrior | None, weights: Weights, k: Tensor, top: int, falling: bool
 ) -> tuple[Tensor, Tensor]:
     from polyadic.kernels import ranking as kernels
 
@@ -300,5 +315,5 @@ def _compiled(
         known = {}
     if falling not in known:
         known[falling] = kernels.by_subject(keys, weights.log_seen.numpy(), terms.shape[1:])
-    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, known[falling], k, top)
+    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, known[falling], k.numpy(), top)
     return torch.from_numpy(value), torch.from_numpy(flat)

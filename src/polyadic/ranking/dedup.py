@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from polyadic.boxes import box_iou
 from polyadic.structures import require_tensor
 from polyadic.vocabulary import PolyadicError
 
-Search = Callable[[int, int], tuple[Tensor, Tensor]]  # (k, top) -> log-scores and flat indices, best first
+Search = Callable[[Tensor, int], tuple[Tensor, Tensor]]  # (k [B], top) -> log-scores and flat indices, best first
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,47 +42,64 @@ class Dedup:
 
 
 def deduplicate(
-    search: Search, dedup: Dedup, triplets_per_pair: int, k: int, top: int
+    search: Search, dedup: Dedup, triplets_per_pair: int, k: Int[Tensor, " B"], top: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-scores with the loss applied, flat indices and the loss, exactly as if every entry had been looked at.
 
-    The pool holds each pair's best `wide` entries among the image's best `deep`. What is outside it is bounded by
-    the last ones inside, so a greedy answer that never falls to such a bound is the true one; otherwise the pool is
-    doubled.
+    An entry of a pair is used up when it is taken, or loses when a pair on nearly the same boxes takes its triplet. So
+    while a pair has room, fewer of its entries are used up than the caps of the pairs near it (itself included) add up
+    to, and fewer than `top`: its best that many always hold one that is not, and no entry behind them can be next.
+    The pool is the best `deep` of all those. What is behind it is bounded by its last entry, so a greedy answer that
+    never falls below that one is the true one; otherwise the pool is made deeper.
     """
-    pairs = len(dedup.boxes)
-    wide, deep = 2 * k, 2 * top
+    near = _Near(dedup)
+    wide = near.total(k.clamp_max(min(top, triplets_per_pair))).clamp_max(min(top, triplets_per_pair))
+    most, deep = int(wide.sum()), 4 * top
     while True:
-        wide, deep = min(wide, triplets_per_pair), min(deep, pairs * min(wide, triplets_per_pair))
+        deep = min(deep, most)
         scores, flat = search(wide, deep)
-        answer = _greedy(scores, flat, dedup, triplets_per_pair, k, top, wide, deep)
+        complete = deep == most or len(scores) < deep
+        answer = _greedy(scores.tolist(), flat.tolist(), triplets_per_pair, near, k.tolist(), top, complete)
         if answer is not None:
-            return answer
-        wide, deep = 4 * wide, 4 * deep
+            places, losses = answer
+            chosen = torch.tensor(places, dtype=torch.long, device=flat.device)
+            lost = torch.tensor(losses, dtype=torch.float64, device=flat.device)
+            return scores[chosen] + lost, flat[chosen], lost
+        deep *= 4
+
+
+class _Near:
+    """Which pairs lie on nearly the same boxes: an image has few boxes, so those are compared, not the pairs."""
+
+    def __init__(self, dedup: Dedup) -> None:
+        boxes = dedup.boxes.cpu().double().view(-1, 4)
+        unlike, box = boxes.unique(dim=0, return_inverse=True)  # [N, 4], [2B]
+        self.loss = math.log(dedup.weight) if dedup.weight else -math.inf
+        self._box = box.view(-1, 2)  # [B, 2]
+        self._over = box_iou(unlike[:, None], unlike) > dedup.iou  # [N, N]
+        self.subject, self.object = self._box.T.tolist()
+        self.over = self._over.tolist()
+
+    def total(self, number: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+        """Of each pair, the sum over it and the pairs near it, in O(N³ + B)."""
+        over = self._over.double().fill_diagonal_(1)  # an empty box does not overlap itself
+        at = tuple(self._box.T)
+        each = torch.zeros_like(over).index_put_(at, number.double(), accumulate=True)  # [N, N]
+        return (over @ each @ over)[at].long()
 
 
 def _greedy(
-    scores: Tensor, flat: Tensor, dedup: Dedup, triplets_per_pair: int, k: int, top: int, wide: int, deep: int
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The greedy answer from a pool, or None if an entry outside the pool might belong to it."""
-    raw, index = scores.tolist(), flat.tolist()
+    raw: list[float], index: list[int], triplets_per_pair: int, near: _Near, k: list[int], top: int, complete: bool
+) -> tuple[list[int], list[float]] | None:
+    """Places in the pool and losses of the greedy answer, or None if an entry outside the pool might belong to it."""
     pair = [x // triplets_per_pair for x in index]
-    boxes = dedup.boxes.cpu().double()
-    loss = math.log(dedup.weight) if dedup.weight else -math.inf
     same: dict[int, list[int]] = {}  # triplet -> places in the pool
-    held: dict[int, int] = {}  # pair -> entries in the pool
     for at, x in enumerate(index):
         same.setdefault(x % triplets_per_pair, []).append(at)
-        held[pair[at]] = held.get(pair[at], 0) + 1
-    # What is outside the pool comes behind its last entry, and behind the last of its pair if that was cut at `wide`.
-    order = [(-score, x) for score, x in zip(raw, index, strict=True)]
-    whole = len(raw) < deep or deep == len(dedup.boxes) * triplets_per_pair
-    outside = (math.inf, -1) if whole else order[-1]
-    cut = {p: order[at] for at, p in enumerate(pair) if held[p] == wide < triplets_per_pair}  # ends at the pair's last
-    heap = [(*place, at) for at, place in enumerate(order)]
-    lost, taken = [0.0] * len(raw), [False] * len(raw)
-    room = dict.fromkeys(held, k)
-    near: dict[int, list[bool]] = {}  # pair -> which pairs lie on nearly the same boxes
+    heap = [(-score, x, at) for at, (score, x) in enumerate(zip(raw, index, strict=True))]
+    last = (math.inf, -1) if complete or not heap else heap[-1][:2]
+    heapq.heapify(heap)  # the logs of unequal products may be equal
+    lost, taken, room = [0.0] * len(raw), [False] * len(raw), k.copy()
     answer: list[int] = []
     while heap and len(answer) < top:
         negative, x, at = heapq.heappop(heap)
@@ -91,19 +108,17 @@ def _greedy(
             continue
         if negative == math.inf:
             break
-        if (negative, x) > outside or any((negative, x) > bar for other, bar in cut.items() if room[other]):
+        if (negative, x) > last:
             return None
         answer.append(at)
         taken[at] = True
         room[p] -= 1
-        if p not in near:
-            near[p] = (box_iou(boxes[p].expand_as(boxes), boxes) > dedup.iou).all(-1).tolist()
+        subject, object = near.over[near.subject[p]], near.over[near.object[p]]
         for other in same[x % triplets_per_pair]:
-            if not taken[other] and lost[other] == 0 and near[p][pair[other]]:
-                lost[other] = loss
-                heapq.heappush(heap, (-(raw[other] + loss), index[other], other))
-    if len(answer) < top and (not whole or any(room[p] for p in cut)):
+            q = pair[other]
+            if not taken[other] and lost[other] == 0 and subject[near.subject[q]] and object[near.object[q]]:
+                lost[other] = near.loss
+                heapq.heappush(heap, (-(raw[other] + near.loss), index[other], other))
+    if len(answer) < top and not complete:
         return None
-    chosen = torch.tensor(answer, dtype=torch.long, device=flat.device)
-    losses = torch.tensor([lost[at] for at in answer], dtype=torch.float64, device=flat.device)
-    return scores[chosen] + losses, flat[chosen], losses
+    return answer, [lost[at] for at in answer]

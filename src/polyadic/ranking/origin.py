@@ -62,18 +62,19 @@ class Origin:
         boxes = torch.from_numpy(self.detections.boxes)[self.pairs.cpu()]  # [B, 2, 4]
         cells = math.prod(sizes)
 
-        def search(wide: int, deep: int) -> tuple[Tensor, Tensor]:
+        def search(wide: Tensor, deep: int) -> tuple[Tensor, Tensor]:
             held["pool"] = pool = self._plain(wide, max(deep, 1))
             return pool.log_score, _flat(pool, sizes)
 
         dedup = Dedup(boxes, *self.repeat)
-        score, flat, lost = deduplicate(search, dedup, cells, min(k or cells, cells), top)
+        caps = torch.full((len(boxes),), min(k or cells, cells))
+        score, flat, lost = deduplicate(search, dedup, cells, caps, top)
         pool = held["pool"]
         place = {key: at for at, key in enumerate(_flat(pool, sizes).tolist())}
         chosen = pool[torch.tensor([place[key] for key in flat.tolist()], dtype=torch.long)]
         return replace(chosen, log_score=score, log_repeat=lost)
 
-    def _plain(self, k: int | None, top: int) -> Relations:
+    def _plain(self, k: int | Int[Tensor, " B"] | None, top: int) -> Relations:
         from polyadic.ranking import rank_relations
 
         found = []
@@ -83,7 +84,7 @@ class Origin:
                 self.prior,
                 block.log_selected,
                 block.log_boxes,
-                k,
+                k[block.first : block.first + block.cp.batch_shape[0]] if isinstance(k, Tensor) else k,
                 top,
                 prior_exponent=self.prior_exponent,
                 selected_exponent=self.selected_exponent,

@@ -20,16 +20,17 @@ _BLOCK = 1 << 22  # numbers of [rows, R, classes] held at once
 _SLACK = 1e-9
 
 
-def search(terms: Terms, k: int, top: int) -> tuple[Tensor, Tensor]:
-    """Values and flat indices of the best `top` entries, at most `k` per pair, best first."""
+def search(terms: Terms, k: int | Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """Values and flat indices of the best `top` entries, at most `k` per pair (one for all, or [B]), best first."""
     return _Search(terms, k, top).run()
 
 
 class _Search:
-    def __init__(self, terms: Terms, k: int, top: int) -> None:
-        self.terms, self.k, self.top = terms, k, top
+    def __init__(self, terms: Terms, k: int | Tensor, top: int) -> None:
+        self.terms, self.top = terms, top
         B, self.S, self.P, self.O = terms.shape
         device = terms.a.device
+        self.k = torch.as_tensor(k, device=device).expand(B)
         self.zero = -math.inf if terms.logs else 0.0
         self.values = torch.empty(0, dtype=torch.float64, device=device)
         self.indices = torch.empty(0, dtype=torch.long, device=device)
@@ -124,12 +125,13 @@ class _Search:
         indices = indices[order]
         pair = indices // (self.S * self.P * self.O)
         place = _place_in_group(pair)
-        keep = (place < self.k).nonzero()[: self.top, 0]
+        cap = self.k[pair]
+        keep = (place < cap).nonzero()[: self.top, 0]
         self.values, self.indices = values[keep], indices[keep]
         if len(keep) == self.top:
             self.low.fill_(self.values[-1])
             self.low_index.fill_(self.indices[-1])
-        full = keep[place[keep] == self.k - 1]  # the k-th entry of its pair
+        full = keep[place[keep] == cap[keep] - 1]  # the k-th entry of its pair
         self.low[pair[full]], self.low_index[pair[full]] = values[full], indices[full]
 
 

@@ -23,7 +23,8 @@ from polyadic.config import DETECTOR_PRESETS, PRESETS, Config
 from polyadic.datasets.toy import VOCABULARY, World
 from polyadic.detector import Detector
 from polyadic.evaluation import Recall, get_protocol
-from polyadic.experiments import evaluate_run, open_run, two_stages
+from polyadic.experiments import evaluate_run, open_run
+from polyadic.experiments.hits import hits_of
 from polyadic.experiments.table1 import COLUMNS, PAPER, table1
 from polyadic.model import RelationModel
 from polyadic.predictions import write_detections
@@ -201,15 +202,18 @@ def test_hits_are_annotated_triplets_on_boxes_that_both_overlap() -> None:
         triplets = scene.triplets[rows].copy()
         triplets[:, 1] = np.where(rng.random(m) < 0.3, (triplets[:, 1] + 1) % 12, triplets[:, 1])
         found = Predictions(scene.name, boxes, pairs, triplets, rng.random(m))
-        expected = [slow_hit(scene, boxes[pair], triplet) for pair, triplet in zip(pairs, triplets, strict=True)]
-        assert two_stages.hits_of(scene, found).tolist() == expected
+        for offset in (0, 1):
+            protocol = get_protocol("lu2016").change(iou_offset=offset)
+            expected = [slow_hit(scene, boxes[p], t, offset) for p, t in zip(pairs, triplets, strict=True)]
+            assert hits_of(scene, found, protocol).tolist() == expected
 
 
-def slow_hit(scene: Scene, pair: np.ndarray, triplet: np.ndarray) -> bool:
+def slow_hit(scene: Scene, pair: np.ndarray, triplet: np.ndarray, offset: float) -> bool:
     def iou(a: np.ndarray, b: np.ndarray) -> float:
-        w, h = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+        w, h = min(a[2], b[2]) - max(a[0], b[0]) + offset, min(a[3], b[3]) - max(a[1], b[1]) + offset
         both = max(w, 0) * max(h, 0)
-        return float(both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both))
+        areas = [(x[2] - x[0] + offset) * (x[3] - x[1] + offset) for x in (a, b)]
+        return float(both / (sum(areas) - both))
 
     return any(
         tuple(triplet) == tuple(truth) and all(iou(a, b) >= 0.5 for a, b in zip(pair, boxes, strict=True))

@@ -76,6 +76,10 @@ def command(
             "--table1", help="A run in the columns of the paper's Table 1: --task relationship phrase --k 1 10 free."
         ),
     ] = False,
+    misses: Annotated[
+        bool,
+        typer.Option("--misses", help="Where the truths go: hit, box missing, wrong label, ... With --csv that alone."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="One line per number, for a results file.")] = False,
 ) -> None:
@@ -105,11 +109,14 @@ def command(
         asked = [base.change(task=each) for base in bases for each in dict.fromkeys(tasks)]
         words = list(dict.fromkeys(k or ["free" if split == "test" else "any"]))
         ks: list[int | Literal["free"] | None] = ["free" if word == "free" else _number(word) for word in words]
-        scored = scores_of(predictions, asked, ks, split, dataset, root, detections, without or [], save, bootstrap)
+        scored = scores_of(
+            predictions, asked, ks, split, dataset, root, detections, without or [], save, bootstrap, misses
+        )
         if table1 and not as_json and not as_csv:
-            from polyadic.report import table1_table
+            from polyadic.report import misses_table, table1_table
 
             table1_table(predictions.name, scored.result, scored.free, scored.notes)
+            misses_table(scored.result.misses)
         else:
             _show(predictions.name, scored.result, list(scored.notes), scored.free, as_json, as_csv)
         return
@@ -121,7 +128,9 @@ def command(
     if validation is not None and "free" not in (k or ()):
         raise PolyadicError("--validation is for choosing k: give --k free as well")
     asked = [base.change(task=each) for base in bases for each in dict.fromkeys(task or ["relationship"])]
-    _evaluate_file(predictions, dataset, root, split, asked, k, validation, detections, bootstrap, as_json, as_csv)
+    _evaluate_file(
+        predictions, dataset, root, split, asked, k, validation, detections, bootstrap, misses, as_json, as_csv
+    )
 
 
 def _evaluate_file(
@@ -134,6 +143,7 @@ def _evaluate_file(
     validation: Path | None,
     detections: Path | None,
     bootstrap: int,
+    misses: bool,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -171,7 +181,7 @@ def _evaluate_file(
     if train is not None:
         protocols = [each.change(subset=subset) for each in protocols for subset in ("all", "zero-shot")]
     boxes = _detections(predictions.expanduser(), detections, data.vocabulary)
-    result = compare(data, _stream(predictions, data), protocols, train, boxes, bootstrap)
+    result = compare(data, _stream(predictions, data), protocols, train, boxes, bootstrap, misses)
     _show(predictions.name, result, notes, free, as_json, as_csv)
 
 
@@ -183,18 +193,20 @@ def _show(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    from polyadic.report import comparison_table
+    from polyadic.report import comparison_table, misses_table
 
     if as_json:
         value = {"predictions": name, **result.to_json(), "notes": [*notes, *result.notes]}
         value["free_k"] = {f"{each.name} {each.task}": k or "any" for each, k in free.items()}
         typer.echo(json.dumps(value))
     elif as_csv:
-        typer.echo(result.to_csv(), nl=False)
+        where = {"dataset": result.dataset, "split": result.split}
+        typer.echo(result.to_csv() if result.misses is None else result.misses.to_csv(**where), nl=False)
         for note in (*notes, *result.notes):
             typer.echo(f"note: {note}", err=True)
     else:
         comparison_table(name, result, notes, free)
+        misses_table(result.misses)
 
 
 def _number(word: str) -> int | None:

@@ -16,8 +16,8 @@ from jaxtyping import Int
 
 from polyadic.comparison.look import Look
 from polyadic.counting import CountTable
-from polyadic.evaluation import Ceiling, Evaluator, Protocol, Recall, paired
-from polyadic.scenes import Dataset, Detections, Predictions, Scene, scale_boxes
+from polyadic.evaluation import Ceiling, Evaluator, MissCounter, Misses, Protocol, Recall, paired
+from polyadic.scenes import UNKNOWN, Dataset, Detections, Predictions, Scene, scale_boxes
 
 PREDICTIONS, COUNT_TABLE = "predictions", "count table"
 KEPT, RELABELLED = "ceiling, labels kept", "ceiling, relabelled"
@@ -32,6 +32,7 @@ class Comparison:
     rows: tuple[tuple[str, Recall], ...]
     ceilings: tuple[tuple[str, Protocol, float], ...]
     notes: tuple[str, ...]
+    misses: Misses | None = None  # where the truths go, if asked for
 
     def to_json(self) -> dict[str, Any]:
         where = {"dataset": self.dataset, "split": self.split}
@@ -44,6 +45,7 @@ class Comparison:
                 for what, protocol, value in self.ceilings
             ],
             "notes": list(self.notes),
+            **({} if self.misses is None else {"misses": [{**where, **row} for row in self.misses.to_json()]}),
         }
 
     def to_csv(self) -> str:
@@ -82,11 +84,12 @@ def compare(
     train: Dataset | None = None,
     detections: Mapping[str, Detections] | None = None,
     bootstrap: int = 0,
+    misses: bool = False,
 ) -> Comparison:
     """Score predictions, the count table of `train` on the same boxes, and the ceilings of these boxes.
 
     The boxes are `detections`, else those in the predictions; classification tasks have the true ones. Without `train`
-    there is no count table.
+    there is no count table. `misses`: also tell where the truths go, for which the boxes need labels.
     """
     seen = None if train is None else train.triplets()
     n = len(data.vocabulary.predicates)
@@ -94,6 +97,7 @@ def compare(
     table = None if train is None else CountTable.fit(train, data.vocabulary)
     tasks = dict.fromkeys(protocol.task for protocol in protocols)
     others = [_Beside([p for p in protocols if p.task == task], table, n, seen, bootstrap) for task in tasks]
+    counters = [MissCounter(protocol, seen) for protocol in protocols if misses]
     look = Look()
     for scene, each in paired(data, predictions):
         look.at(scene, each)
@@ -102,6 +106,15 @@ def compare(
         look.without_boxes += detections is not None and given is None
         for other in others:
             other.update(scene, given, absent=each is None or not len(each))
+        for counter in counters:
+            boxes = _of_task(counter.protocol.task, scene, given)
+            if boxes is None:
+                counter.update(scene, each, None, None)
+            else:
+                unnamed = counter.protocol.task == "phrase-classification"
+                counter.update(
+                    scene, each, boxes.boxes, np.full(len(boxes.boxes), UNKNOWN) if unnamed else boxes.labels
+                )
     rows = [(PREDICTIONS, row) for row in main.result()]
     notes = look.notes([protocol.k for protocol in protocols])
     ceilings = []
@@ -111,7 +124,8 @@ def compare(
         notes += other.notes()
     order = {protocol: number for number, protocol in enumerate(protocols)}
     rows.sort(key=lambda row: order[row[1].protocol])
-    return Comparison(data.name, data.split, tuple(rows), tuple(ceilings), tuple(dict.fromkeys(notes)))
+    fates = Misses(tuple(row for counter in counters for row in counter.result())) if misses else None
+    return Comparison(data.name, data.split, tuple(rows), tuple(ceilings), tuple(dict.fromkeys(notes)), fates)
 
 
 def _boxes(scene: Scene, predictions: Predictions | None, detections: Mapping[str, Detections] | None) -> _Boxes | None:
@@ -134,6 +148,14 @@ class _Boxes:
     boxes: np.ndarray
     labels: np.ndarray | None
     scores: np.ndarray | None
+
+
+def _of_task(task: str, scene: Scene, given: _Boxes | None) -> _Boxes | None:
+    """Classification starts from the true boxes, and from their labels where these are known."""
+    if not task.endswith("classification"):
+        return given
+    known = task == "predicate-classification"
+    return _Boxes(scene.boxes, scene.labels if known else None, np.ones(len(scene.boxes)) if known else None)
 
 
 class _Beside:
@@ -161,9 +183,7 @@ class _Beside:
 
     def update(self, scene: Scene, given: _Boxes | None, absent: bool) -> None:
         """One image. `absent`: nothing was predicted for it, so it is dropped where the predictions drop it."""
-        if self.task.endswith("classification"):
-            known = self.task == "predicate-classification"
-            given = _Boxes(scene.boxes, scene.labels if known else None, np.ones(len(scene.boxes)) if known else None)
+        given = _of_task(self.task, scene, given)
         labels = None if given is None else given.labels
         self.unlabelled |= given is not None and labels is None and len(given.boxes) > 0
         for what, ceiling in self.tops:

@@ -1,4 +1,4 @@
-"""The ranked triplets as a list, hits on green."""
+"""The ranked triplets as a list, hits on green and with a tick."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from polyadic.draw.colours import HIT
 from polyadic.draw.relations import Drawn
-from polyadic.draw.shapes import Drawing, Rectangle, Shape, text_in_row
+from polyadic.draw.shapes import Drawing, Rectangle, Shape, text_in_row, tick
 from polyadic.draw.text import FAINT, INK, fit_text, line_height, load_font
 
 
@@ -16,7 +16,8 @@ def list_panel(
     """One row per relation: rank, text, score. Where the text has the names of the boxes, it has their numbers too."""
     font = load_font(font_size)
     row = line_height(font) + 6
-    left, right = 8, width - 8
+    mark = round(0.7 * font_size) if any(relation.hit for relation in relations) else 0
+    left, right = 8 + mark + (4 if mark else 0), width - 8
     indent = font.getlength(f"{len(relations)} ") + 4
     shapes: list[Shape] = []
     if not relations:
@@ -25,6 +26,7 @@ def list_panel(
         top = i * row
         if relation.hit:
             shapes.append(Rectangle(((0, top), (width, top + row - 1)), "hit", HIT))
+            shapes.append(tick(8, top + row / 2, mark))
         rank, score = str(i + 1), "" if relation.score is None else f"{relation.score:.3g}"
         told = _told(relation, names) == " ".join(relation.text.split())
         text = _told(relation, numbered) if told else relation.text

@@ -50,7 +50,7 @@ def plan_drawing(
         graph: whether to draw the graph.
     """
     boxes = np.asarray(boxes, np.float64)
-    _check(image, boxes, names, relations, arrows, width, frame)
+    check_drawing(image, boxes, names, relations, arrows, width, frame)
     size, font_size = photo_size(image.size, width), max(11, width // 45)
     boxes = scale_boxes(boxes, frame or image.size, size)
     numbered, by_class = number_names(boxes, names), colours_of(names)
@@ -116,7 +116,7 @@ def save_drawing(drawing: Drawing, path: Path) -> None:
         raise PolyadicError(f"save_drawing: expected a name that ends in .svg, .png or .jpg, got {path}") from error
 
 
-def _check(
+def check_drawing(
     image: Image,
     boxes: np.ndarray,
     names: Sequence[str],
@@ -125,6 +125,7 @@ def _check(
     width: int,
     frame: tuple[float, float] | None,
 ) -> None:
+    """Refuse what cannot be drawn."""
     if boxes.ndim != 2 or boxes.shape[1] != 4 or len(names) != len(boxes):
         raise PolyadicError(
             f"draw_relations: boxes must be [N, 4] with N names, got {list(boxes.shape)} and {len(names)} names"

@@ -103,6 +103,12 @@ def add_title(drawing: Drawing, title: str) -> Drawing:
     return join([(line, (0, 0)), (drawing, (0, bar))])
 
 
+def tick(left: float, middle: float, size: float) -> Line:
+    """The mark of a hit, for those who do not see green; `size` wide and high, around the height `middle`."""
+    points = ((left, middle), (left + 0.35 * size, middle + 0.38 * size), (left + size, middle - 0.45 * size))
+    return Line(points, "tick", INK, max(1.5, size / 5))
+
+
 def rimmed(points: tuple[Point, ...], kind: str, colour: Colour, thick: float, rim: Colour = PAPER) -> list[Shape]:
     """A line with a rim that keeps it apart from the picture below."""
     return [Line(points, "rim", rim, thick + 2), Line(points, kind, colour, thick)]

@@ -8,7 +8,7 @@ Images stream through: a few are held at a time, and only sums are kept.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,21 +16,29 @@ from jaxtyping import Bool, Float, Int
 
 from polyadic.evaluation.batch import LARGEST_CLASS, Batch, among, seen_keys
 from polyadic.evaluation.ceiling import Ceiling
+from polyadic.evaluation.misses import FATES, Fate, Fates, MissCounter, Misses, count_misses
+from polyadic.evaluation.pairing import paired
 from polyadic.evaluation.protocol import FREE_K, PRESETS, TASKS, Protocol, get_protocol
 from polyadic.evaluation.table import Recall, Recalls
 from polyadic.scenes import Predictions, Scene
 from polyadic.vocabulary import PolyadicError
 
 __all__ = [
+    "FATES",
     "FREE_K",
     "PRESETS",
     "TASKS",
     "Ceiling",
     "Evaluator",
+    "Fate",
+    "Fates",
+    "MissCounter",
+    "Misses",
     "Protocol",
     "Recall",
     "Recalls",
     "choose_k",
+    "count_misses",
     "evaluate",
     "get_protocol",
     "paired",
@@ -181,28 +189,6 @@ def _add(
     sums.all += weights @ counts[:, n]
     sums.hit_by += np.tensordot(weights, counts_by[:, :, :n], 1)
     sums.all_by += weights @ counts_by[:, :, n]
-
-
-def paired(scenes: Iterable[Scene], predictions: Iterable[Predictions]) -> Iterator[tuple[Scene, Predictions | None]]:
-    """Each scene with its predictions, in the order of the predictions; at the end the scenes that have none.
-
-    A prediction for an unknown image, or a second one for the same image, is an error.
-    """
-    waiting: dict[str, Scene] = {}
-    for scene in scenes:
-        if scene.name in waiting:
-            raise PolyadicError(f"scenes: image {scene.name!r} is there twice")
-        waiting[scene.name] = scene
-    known = set(waiting)
-    for each in predictions:
-        if not isinstance(each, Predictions):
-            raise PolyadicError(f"predictions must be Predictions, one per image, got a {type(each).__name__}")
-        found = waiting.pop(each.image, None)
-        if found is None:
-            why = "is there twice" if each.image in known else f"is none of the {len(known):,} images evaluated"
-            raise PolyadicError(f"predictions: image {each.image!r} {why}")
-        yield found, each
-    yield from ((scene, None) for scene in waiting.values())
 
 
 def evaluate(

@@ -9,7 +9,7 @@ from typing import Literal
 
 from polyadic.comparison import Comparison, compare
 from polyadic.detector import Detector
-from polyadic.evaluation import Protocol
+from polyadic.evaluation import Misses, Protocol
 from polyadic.experiments.predicting import free_ks, predict_split
 from polyadic.experiments.runs import Run, is_run
 from polyadic.model import ALL, Parts, RelationModel
@@ -42,13 +42,14 @@ def evaluate_run(
     parts: Parts = ALL,
     bootstrap: int = 0,
     save: Path | None = None,
+    misses: bool = False,
     watcher: Watcher | None = None,
     stop: Stop | None = None,
 ) -> RunScores:
     """Predict the run's split, on true boxes or on `detections`, and score it under each protocol and k.
 
     k triplets per pair are ranked anew for each k. Free k is chosen on the validation split. `save` keeps the
-    predictions, which are those of one k.
+    predictions, which are those of one k; `misses` tells where the truths go.
     """
     own = detections is None and not any(_true(each) for each in protocols)
     held_out: Mapping[str, Detections] | None = None  # a detector's boxes of the images on which k is chosen
@@ -107,6 +108,7 @@ def evaluate_run(
             train,
             detections,
             bootstrap,
+            misses,
         )
         for setting, found in zip(different, lists, strict=True)
     ]
@@ -189,10 +191,12 @@ def _joined(results: Sequence[Comparison], order: Sequence[Protocol]) -> Compari
     rows = sorted((row for each in results for row in each.rows), key=lambda row: place[row[1].protocol])
     ceilings = {(what, protocol): value for each in results for what, protocol, value in each.ceilings}
     notes = dict.fromkeys(note for each in results for note in each.notes)
+    fates = sorted((row for each in results for row in each.misses or ()), key=lambda row: place[row.protocol])
     return Comparison(
         results[0].dataset,
         results[0].split,
         tuple(rows),
         tuple((*key, value) for key, value in ceilings.items()),
         tuple(notes),
+        None if results[0].misses is None else Misses(tuple(fates)),
     )

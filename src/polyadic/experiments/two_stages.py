@@ -7,19 +7,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from jaxtyping import Bool
-
-from polyadic.boxes import box_iou
 from polyadic.config import DETECTOR_PRESETS, PRESETS, Config
 from polyadic.detector import Detector
 from polyadic.draw import contact_sheet, render_png
 from polyadic.evaluation import get_protocol
 from polyadic.experiments.evaluating import FREE, RunScores, evaluate_run
+from polyadic.experiments.hits import as_predictions, hits_of
 from polyadic.experiments.runs import Run, best_of, open_run
 from polyadic.experiments.table1 import TASKS, TOPS
 from polyadic.ranking.showing import drawing
-from polyadic.scenes import Predictions, Scene
 from polyadic.storing import versions, write_text
 from polyadic.training import Stop, Watcher, train
 from polyadic.training.detector import train_detector
@@ -78,17 +74,6 @@ def write(found: TwoStages, path: Path, seed: int) -> tuple[Path, Path]:
     return path, beside
 
 
-def hits_of(scene: Scene, found: Predictions, overlap: float = 0.5) -> Bool[np.ndarray, " M"]:
-    """Which predictions name an annotated triplet on boxes that both overlap its own; each truth may be hit twice."""
-    import torch
-
-    mine = torch.from_numpy(found.in_frame(scene.frame).boxes[found.pairs])  # [M, 2, 4]
-    truths = torch.from_numpy(scene.pair_boxes)  # [T, 2, 4]
-    near = (box_iou(mine[:, None], truths[None]) >= overlap).all(-1).numpy()  # [M, T]
-    same = (found.triplets[:, None] == scene.triplets[None]).all(-1)
-    return np.asarray((near & same).any(1))
-
-
 def _begun(folder: Path) -> bool:
     if folder.exists() and not (folder / "config.json").is_file() and any(folder.iterdir()):
         raise PolyadicError(f"{folder} is no run, and in the way: move it, or give another --out")
@@ -104,10 +89,8 @@ def _draw(run: Run, folder: Path, watcher: Watcher, stop: Stop) -> None:
     for scene in scenes:
         picture = scene.open()
         relations = run.model.predict(picture, boxes[scene.name], top=SHOWN)
-        origin, pairs = relations.known_origin(), relations.known_origin().pairs[relations.pair].numpy()
-        triplets, scores = relations.triplet.numpy(), relations.log_score.exp().numpy()
-        found = Predictions(scene.name, origin.detections.boxes, pairs, triplets, scores, size=origin.size)
-        panel = render_png(drawing(relations, picture, 4, 480, True, hits_of(scene, found)))
+        hits = hits_of(scene, as_predictions(scene, relations), get_protocol("lu2016"))
+        panel = render_png(drawing(relations, picture, 4, 480, True, hits))
         panel.save(folder / f"{Path(scene.name).stem}.png")
         sheet.append(panel)
     contact_sheet(sheet, columns=1).save(folder / "all.png")

@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check venv format lock clean
+.PHONY: demo test check venv format tables lock clean
 
 demo: venv  ## the main job on drawn scenes: train, evaluate, draw; some minutes
 	@$(BIN)/polyadic demo
@@ -20,6 +20,9 @@ venv:
 format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+tables: venv  ## README, docs and model card from results/*.csv
+	$(BIN)/python results/tables.py
 
 lock: venv  ## newest versions that pyproject.toml admits, for every supported Python
 	$(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.10 --extra dev --no-emit-index-url \

@@ -254,6 +254,17 @@ class CPTensor:
         pairs = zip(self.factors, other.factors, strict=True)
         return CPTensor(*((a[..., :, None, :] + b[..., None, :, :]).flatten(-3, -2) for a, b in pairs))
 
+    @classmethod
+    def mean(cls, tensors: Sequence[CPTensor]) -> CPTensor:
+        """The mean of several distributions over the same triplets, exact: a CP tensor with the components of all."""
+        if not tensors or any((x.sizes, x.batch_shape) != (tensors[0].sizes, tensors[0].batch_shape) for x in tensors):
+            raise PolyadicError(
+                "CPTensor.mean: expected tensors of one size and batch shape, "
+                f"got {', '.join(f'{x.sizes} {list(x.batch_shape)}' for x in tensors) or 'none'}"
+            )
+        subject = torch.cat([x.subject - x.log_z()[..., None, None] for x in tensors], -2)
+        return cls(subject, *(torch.cat([x.factors[at] for x in tensors], -2) for at in (1, 2)))
+
     def dense(self) -> Float[Tensor, "*B S P O"]:
         """The probability tensor y itself: for oracles and small vocabularies only."""
         weight, s, p, o = (x.exp() for x in self.mixture())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -26,10 +26,11 @@ from rich.text import Text
 
 from polyadic.comparison import Comparison, without_k
 from polyadic.datasets.check import Check
-from polyadic.evaluation import Protocol
+from polyadic.evaluation import FATES, Misses, Protocol
 
 if TYPE_CHECKING:  # both load torch
     from polyadic.experiments import Ablation
+    from polyadic.experiments.boxes_table import BoxesTable
     from polyadic.training import Watcher
 
 _FEW = 5
@@ -238,6 +239,20 @@ def comparison_table(file: str, result: Comparison, notes: Sequence[str], free: 
         console.print(f"\n{note}")
 
 
+def misses_table(misses: Misses | None) -> None:
+    """Where the truths go, in percent: a block per protocol, a line per N. Nothing where nobody asked."""
+    console = _console()
+    for protocol in dict.fromkeys(row.protocol for row in misses or ()):
+        rows = [row for row in misses or () if row.protocol == protocol]
+        console.print(f"\nwhere {rows[0].truths:,} truths go, in percent: {protocol.label}")
+        table = Table(box=None, padding=(0, 1, 0, 1))
+        for name in ("", *FATES):
+            table.add_column(name, justify="right" if name else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(f"best {row.top} answers", *(_percent(share) for share in row.shares))
+        console.print(table)
+
+
 def ablation_table(ablation: Ablation) -> None:
     """As the paper's Table 4: recalls in percent, mean and deviation over seeds, the paper's beside them."""
     from polyadic.experiments.table4 import COLUMNS, table4
@@ -280,6 +295,43 @@ def table1_table(name: str, result: Comparison, free: Mapping[Protocol, int | No
         console.print("")
     for note in dict.fromkeys([*notes, *result.notes]):
         console.print(note)
+
+
+def boxes_tables(found: BoxesTable) -> None:
+    """Table 1 on given proposals, then where the truths go and what each ingredient is worth."""
+    from polyadic.experiments import boxes_rows
+
+    console = _console()
+
+    def show(title: str, lines: Sequence[boxes_rows.Line], more: Mapping[str, str] | None = None) -> None:
+        for task in dict.fromkeys(task for task, _, _ in boxes_rows.COLUMNS):  # both at once are too wide
+            table = Table(box=None, padding=(0, 1, 0, 1))
+            table.add_column(f"{title}{task} detection", no_wrap=True, min_width=28)
+            for _, k, top in (column for column in boxes_rows.COLUMNS if column[0] == task):
+                table.add_column(f"k = {k} R@{top}", justify="right", no_wrap=True)
+            if more:
+                table.add_column("held-out loss", justify="right", no_wrap=True)
+            for line in lines:
+                cells = [cell for cell, column in zip(line.cells, boxes_rows.COLUMNS, strict=True) if column[0] == task]
+                end = [more.get(line.label, "")] if more else []
+                table.add_row(line.label, *(_mean(cell.mean, cell.deviation) for cell in cells), *end)
+            console.print(table)
+            console.print("")
+
+    seeds = f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
+    console.print(f"{found.dataset} test, lu2016, recall in percent, {seeds}", style="bold")
+    show("", boxes_rows.headline(found.rows, found.dataset))
+    show("zero-shot, ", boxes_rows.headline(found.rows, found.dataset, "zero-shot"))
+    show("mean recall, ", boxes_rows.headline(found.rows, found.dataset, mean_recall=True))
+    if found.losses:
+        losses = {name: _mean(*astuple(cell)) for name, cell in boxes_rows.held_out_losses(found.losses).items()}
+        for split in ("validation", "test"):
+            lines = boxes_rows.ingredients(found.rows, split)
+            show(f"ingredients, {split}, ", lines, losses if split == "validation" else None)
+    for fit in dict.fromkeys(row.fit for row in found.fates):
+        parts = boxes_rows.shares(found.fates, fit, 10, 100)
+        words = ", ".join(f"{fate} {_mean(*astuple(cell))}" for fate, cell in parts.items())
+        console.print(f"where the truths go, {fit}, k = 10, best 100, in percent: {words}")
 
 
 def _mean(value: float, deviation: float) -> str:

@@ -47,13 +47,14 @@ def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generato
     if detections.size is not None and len(boxes):
         boxes = scale_boxes(boxes, detections.size, scene.frame)
     near = _iou(boxes, scene.boxes) >= IOU  # [detections, true boxes]
-    drawn = [rng.permutation(np.flatnonzero(column))[:MOST] for column in near.T]
+    on = [np.flatnonzero(column) for column in near.T]  # by true box
+    drawn = [rng.permutation(rows)[:MOST] for rows in on]
     pairs, triplets, shown = [np.zeros((0, 2), np.int64)], [np.zeros((0, 3), np.int64)], [np.zeros((0, 2), np.int64)]
     for (subject, _, object), triplet in zip(scene.relations, scene.triplets, strict=True):
         if subject == object:
             continue
         both = _combinations(drawn[subject], drawn[object])
-        shown.append(_combinations(np.flatnonzero(near[:, subject]), np.flatnonzero(near[:, object])))
+        shown.append(_combinations(on[subject], on[object]))
         pairs.append(both)
         triplets.append(np.repeat(triplet[None], len(both), 0))
     known = np.concatenate(pairs), np.concatenate(triplets), np.concatenate(shown)
@@ -76,8 +77,9 @@ def selection_pairs(
 
 
 def _combinations(subjects: Int[np.ndarray, " S"], objects: Int[np.ndarray, " O"]) -> Int[np.ndarray, "_ 2"]:
-    both: np.ndarray = np.stack(np.meshgrid(subjects, objects, indexing="ij"), -1).reshape(-1, 2)
-    different: np.ndarray = both[both[:, 0] != both[:, 1]]
+    both = np.empty((len(subjects), len(objects), 2), np.int64)
+    both[..., 0], both[..., 1] = subjects[:, None], objects
+    different: np.ndarray = both.reshape(-1, 2)[(both[..., 0] != both[..., 1]).ravel()]
     return different
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from polyadic.evaluation import Protocol
     from polyadic.experiments import RunScores
 
-PARTS = ("prior", "selected", "geometry")
+PARTS = ("prior", "selected", "geometry", "relabel", "dedup")
 
 
 def scores_of(
@@ -28,6 +28,7 @@ def scores_of(
     without: Sequence[str],
     save: Path | None,
     bootstrap: int,
+    misses: bool,
 ) -> RunScores:
     """Open the run, predict, score; with a bar, and stopped by Ctrl-C between two images."""
     from polyadic.comparison import PREDICTIONS
@@ -46,7 +47,7 @@ def scores_of(
     boxes = None if detections is None else detections_of(detections, run)
     parts = Parts(**{name: name not in without for name in PARTS})
     with watching() as watcher, Stop().on_interrupt() as stop:
-        found = evaluate_run(run, protocols, ks, boxes, parts, bootstrap, save, watcher, stop)
+        found = evaluate_run(run, protocols, ks, boxes, parts, bootstrap, save, misses, watcher, stop)
     if not without:
         return found
     mine = f"{PREDICTIONS} without {', '.join(sorted(set(without), key=PARTS.index))}"

@@ -39,3 +39,112 @@ def toy_two_stages(
     typer.echo(f"the detector on held-out scenes: {held_out}")
     typer.echo(f"numbers: {files[0]}; configs and versions: {files[1]}; pictures: {out / PICTURES / 'all.png'}")
     typer.echo(f"{found.seconds:,.0f} seconds. Next: polyadic predict {out / RELATIONS} YOUR_PICTURES")
+
+
+@app.command("vrd-pictures")
+def vrd_pictures(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A trained run, or its model.")],
+    detections: Annotated[Path, typer.Option("--detections", help="Proposals of the test photos: Lu's .mat, ours.")],
+    data: Annotated[Path | None, typer.Option("--data", help="The folder that holds VRD. Default: the run's.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="A folder for the pictures.")] = Path("runs/vrd-pictures"),
+    images: Annotated[int, typer.Option("--images", min=1)] = 12,
+    prior: Annotated[
+        float | None, typer.Option("--prior", min=0.01, help="Its exponent. Default: the run's, or 1 if that is 0.")
+    ] = None,
+) -> None:
+    """Test photos with proposals and the best triplets, hits green and ticked, with and without the prior."""
+    from polyadic.cli.train import stopped
+    from polyadic.experiments import open_run
+    from polyadic.experiments.evaluating import detections_of
+    from polyadic.experiments.vrd_pictures import draw_pictures
+    from polyadic.report import watching
+    from polyadic.training import Interrupted, Stop
+
+    opened = open_run(run, root=data)
+    boxes = detections_of(detections, opened)
+    with watching() as watcher, Stop().on_interrupt() as stop:
+        try:
+            made = draw_pictures(opened, boxes, out.expanduser(), images, prior, watcher, stop)
+        except Interrupted:
+            stopped("the same command again")
+    typer.echo(
+        f"{len(made.files)} photos; annotated are {made.hits} of {made.shown} triplets with the prior, "
+        f"{made.hits_without} of {made.shown_without} without it: {made.sheet}"
+    )
+
+
+_Data = Annotated[Path, typer.Option("--data", help="The folder that holds the dataset.")]
+_Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each kind, with seeds 0, 1, ...")]
+_Apart = Annotated[bool, typer.Option("--ingredients/--no-ingredients", help="Also what each ingredient is worth.")]
+_Rows = Annotated[Path | None, typer.Option("--csv", help="Where the rows go. Default: table1.csv in --out.")]
+
+
+@app.command("vrd-lu")
+def vrd_lu(
+    data: _Data,
+    proposals: Annotated[
+        Path | None, typer.Option("--proposals", help="Boxes of the test images. Default: Lu's, lu2016/ in --data.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="A folder for runs and scores.")] = Path("runs/vrd-lu"),
+    seeds: _Seeds = 3,
+    ingredients: _Apart = True,
+    csv: _Rows = None,
+) -> None:
+    """VRD on Lu's proposals without pixels, beside the upper block of the paper's Table 1; an hour or two on a CPU."""
+    _boxes(
+        "vrd", data, proposals or data.expanduser() / "lu2016" / "objectDetRCNN.mat", None, out, seeds, ingredients, csv
+    )
+
+
+@app.command("table1")
+def table_1(
+    data: _Data,
+    proposals: Annotated[Path, typer.Option("--proposals", help="A detector's boxes of the test images.")],
+    training: Annotated[
+        Path | None,
+        typer.Option("--training-proposals", help="Its boxes of the training images. Without: simulated ones."),
+    ] = None,
+    dataset: Annotated[str, typer.Option("--dataset", help="vrd, vg150, vg200 or coco (own data).")] = "vrd",
+    out: Annotated[Path, typer.Option("--out", help="A folder for runs and scores.")] = Path("runs/table1"),
+    seeds: _Seeds = 3,
+    ingredients: _Apart = False,
+    csv: _Rows = None,
+) -> None:
+    """The same on any dataset and any detector's proposals: VG150, VG200, better proposals of VRD, own data."""
+    _boxes(dataset, data, proposals, training, out, seeds, ingredients, csv)
+
+
+def _boxes(
+    dataset: str,
+    data: Path,
+    proposals: Path,
+    training: Path | None,
+    out: Path,
+    seeds: int,
+    ingredients: bool,
+    csv: Path | None,
+) -> None:
+    from polyadic.cli.train import stopped
+    from polyadic.config import PRESETS
+    from polyadic.experiments.boxes_rows import check_file, write
+    from polyadic.experiments.boxes_table import boxes_table
+    from polyadic.report import boxes_tables, watching
+    from polyadic.training import Interrupted, Stop
+
+    keys = {"data.dataset": dataset, "data.root": str(data.expanduser().resolve())}
+    if training is not None:
+        keys["data.detections"] = str(training.expanduser().resolve())
+    config = PRESETS["vrd-boxes"].change(**keys)
+    target = (csv or out / "table1.csv").expanduser()
+    check_file(target)
+    with watching() as watcher, Stop().on_interrupt() as stop:
+        try:
+            found = boxes_table(config, proposals, out, range(seeds), ingredients, watcher, stop)
+        except Interrupted:
+            stopped("the same command again")
+    files = write(found, target)
+    boxes_tables(found)
+    typer.echo(f"numbers: {', '.join(map(str, files))}")
+    typer.echo(
+        f"{found.seconds:,.0f} seconds. Next: polyadic predict {out / 'plain-seed-0'} YOUR_PHOTOS --detections FILE"
+    )

@@ -65,8 +65,9 @@ def check(config: Any) -> None:
             raise PolyadicError(f"{key} must be above 0, got {value}")
         if name in ("epochs", "decay", "momentum", "workers", "threads", "nulls") and value < 0:
             raise PolyadicError(f"{key} must not be negative, got {value}")
-        if name == "images" and value < 1:
-            raise PolyadicError(f"{key} must be at least 1, got {value}")
+        least = 0 if key == "validation.images" else 1
+        if name == "images" and value < least:
+            raise PolyadicError(f"{key} must be at least {least}, got {value}")
 
 
 def check_sources(config: Any) -> None:

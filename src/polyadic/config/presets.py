@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyadic.config.schema import Cache, Config, Data, Head, Pixels, Selection, Stage, Validation, World
+from polyadic.config.schema import Cache, Config, Data, Head, Pixels, Ranking, Selection, Stage, Validation, World
 
+_BOXES = Stage(images=16, optimiser="adamw", rate=2e-3, decay=0.02, schedule="one-cycle")
 _SMALL = Stage(images=8, optimiser="adamw", rate=1e-3, decay=0.01, schedule="one-cycle")
 
 PRESETS: dict[str, Config] = {
     "vrd": Config(),
     "vg150": Config(data=Data(dataset="vg150")),
     "vg200": Config(data=Data(dataset="vg200")),
+    "vrd-boxes": Config(  # no pixels: what a detector says; needs data.simulate or data.detections
+        sources=("evidence",),
+        workers=1,
+        head=Head(rank=10, hidden=384, dropout=0.4, context=True),
+        selector=Selection(hidden=384, dropout=0.3, nulls=0.0),
+        ranking=Ranking(nms=1.0, prior=0.15, boxes=0.0, repeat=0.1),
+        triplets=Stage(epochs=0),
+        proposals=replace(_BOXES, epochs=12),
+        selection=replace(_BOXES, epochs=4),
+        validation=Validation(images=200, k=10),
+    ),
     "toy": Config(
         workers=0,
         data=Data(dataset="toy"),

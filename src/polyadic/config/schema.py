@@ -117,7 +117,7 @@ class Stage:
 class Validation:
     """[validation] The held-out images after each epoch."""
 
-    images: int = _ours(400, "at most so many")
+    images: int = _ours(400, "at most so many; 0: learn from them too, and keep the last epoch")
     k: int = _ours(0, "predictions per pair; 0: any number")
 
 

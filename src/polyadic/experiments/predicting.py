@@ -117,7 +117,7 @@ def _rank_each(
         last: Predictions | None = None
         for k in sorted(ks, key=lambda k: -(k or math.inf)):
             if last is None or (k or math.inf) < _most(last):
-                last = model.predictions(example.scene, scores, k, top, parts)
+                last = model.predictions(example.scene, scores, k, top, parts, example.boxes.labels)
                 if told:
                     last = replace(last, labels=example.boxes.labels, confidences=example.boxes.scores)
             found[k, parts] = last

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -46,7 +47,9 @@ class Parts:
     selected: bool = True
     prior: bool = True
     geometry: bool = True  # ours: the prior that knows the boxes
-    labels: bool = False  # the labels are given, and only predicates compete
+    labels: bool = False  # the true labels are given, and only predicates compete
+    relabel: bool = True  # ours: False lets a detector's labels stand, and only predicates compete
+    dedup: bool = True  # ours: repetitions count for less, where the config says so
 
 
 ALL = Parts()
@@ -192,14 +195,15 @@ class RelationModel(nn.Module):
     ) -> Relations:
         """The image's best triplets under the config's exponents.
 
-        Where `labels` of subject and object are known, ψ_c becomes P(predicate | labels).
+        With `labels` of subject and object only predicates compete: by P(predicate | labels) where the labels are true
+        (`parts.labels`), else by ψ_c, which knows that a detector's labels may be wrong.
         """
         weights = self.config.ranking
         cp = scores.joint(parts)
-        if labels is not None and len(labels):
+        if labels is not None and len(labels) and parts.labels:
             cp = cp.given(subject=labels[:, 0], object=labels[:, 1])
         dedup = None
-        if weights.repeat < 1:
+        if weights.repeat < 1 and parts.dedup:
             dedup = Dedup(scores.boxes[scores.pairs], weights.repeat_iou, weights.repeat)
         return rank_relations(
             cp,
@@ -250,8 +254,10 @@ class RelationModel(nn.Module):
         """`predict` for several photos at once: small networks and GPUs are faster so."""
         from polyadic.model.predicting import predict_images
 
-        if parts.labels:
-            raise PolyadicError("predict: true labels are for evaluation (Parts(labels=True)); ask with query instead")
+        if parts.labels or not parts.relabel:
+            raise PolyadicError(
+                "predict: fixed labels (Parts(labels=True), Parts(relabel=False)) are for evaluation; ask with query"
+            )
         photos = [None if image is None else open_photo(image) for image in images]
         was = self.training
         self.eval()
@@ -300,15 +306,23 @@ class RelationModel(nn.Module):
             weights.prior,
             weights.selected,
             weights.boxes,
-            (weights.repeat_iou, weights.repeat) if weights.repeat < 1 else None,
+            (weights.repeat_iou, weights.repeat) if weights.repeat < 1 and parts.dedup else None,
         )
 
     def predictions(
-        self, scene: Scene, scores: PairScores, k: int | None = None, top: int = 100, parts: Parts = ALL
+        self,
+        scene: Scene,
+        scores: PairScores,
+        k: int | None = None,
+        top: int = 100,
+        parts: Parts = ALL,
+        labels: Int[np.ndarray, " N"] | None = None,
     ) -> Predictions:
-        """Ranked, as the evaluation takes them; the scene's labels are used where `parts` says so."""
-        labels = torch.from_numpy(scene.labels).to(scores.pairs.device)[scores.pairs] if parts.labels else None
-        found = self.rank(scores, k, top, parts, labels).to("cpu")
+        """Ranked, as the evaluation takes them. `labels` of the boxes (None: the scene's) count if `parts` says so."""
+        known = None
+        if parts.labels or not parts.relabel:
+            known = torch.from_numpy(scene.labels if labels is None else labels).to(scores.pairs.device)[scores.pairs]
+        found = self.rank(scores, k, top, parts, known).to("cpu")
         pairs = scores.pairs.cpu()[found.pair]
         return Predictions(
             scene.name,
@@ -318,11 +332,11 @@ class RelationModel(nn.Module):
             found.log_score.numpy(),
         )
 
-    def save(self, folder: str | Path, **about: Any) -> None:
-        """One folder that needs nothing else: weights, config, vocabulary, prior, versions."""
+    def save(self, folder: str | Path, *, half: bool = False, **about: Any) -> None:
+        """One folder that needs nothing else: weights (`half`: in float16), config, vocabulary, prior, versions."""
         from polyadic.model.storage import save
 
-        save(self, Path(folder), about)
+        save(self, Path(folder), about, half)
 
     @classmethod
     def load(
@@ -332,3 +346,10 @@ class RelationModel(nn.Module):
         from polyadic.model.storage import load
 
         return load(Path(folder), torch.device(device), vocabulary)
+
+    @classmethod
+    def shipped(cls, name: str = "vrd-boxes", device: str | torch.device = "cpu") -> RelationModel:
+        """A model that comes with the package: no dataset, no training. Its CARD.md says what it knows."""
+        from polyadic.shipped import model_folder
+
+        return cls.load(model_folder(name), device)

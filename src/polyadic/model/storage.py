@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from polyadic.config import load_config
 from polyadic.detector import Detector
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
 
 FORMAT = "polyadic.RelationModel/1"
 PRIOR, DETECTOR = "prior.safetensors", "detector"
+LARGEST = torch.finfo(torch.float16).max
 
 
-def save(model: RelationModel, folder: Path, about: Mapping[str, Any]) -> None:
+def save(model: RelationModel, folder: Path, about: Mapping[str, Any], half: bool = False) -> None:
     from safetensors import SafetensorError
 
     try:
@@ -46,13 +48,22 @@ def save(model: RelationModel, folder: Path, about: Mapping[str, Any]) -> None:
         if model.prior is not None:
             model.prior.to("cpu").save(folder / PRIOR)
         metadata = {"format": FORMAT, "stages": json.dumps(model.stages), "about": json.dumps(about)}
-        write_weights(folder, model.state_dict(), metadata)
+        write_weights(folder, _halved(model) if half else model.state_dict(), metadata)
         if model.saved_detector != folder / DETECTOR:
             _save_detector(model, folder / DETECTOR)
         if model.prior is None:
             (folder / PRIOR).unlink(missing_ok=True)  # of another model, saved here before
     except (OSError, SafetensorError) as error:
         raise PolyadicError(f"cannot write the model to {folder}: {error}") from error
+
+
+def _halved(model: RelationModel) -> dict[str, Tensor]:
+    """Weights in float16: half the bytes; loading fills the float32 ones of the network with them."""
+    held: dict[str, Tensor] = model.state_dict()
+    large = next((name for name, x in held.items() if x.is_floating_point() and (x.abs() > LARGEST).any()), None)
+    if large is not None:
+        raise PolyadicError(f"save: {large} has numbers beyond float16's {LARGEST:,.0f}; save without half=True")
+    return {name: x.half() if x.is_floating_point() else x for name, x in held.items()}
 
 
 def _save_detector(model: RelationModel, target: Path) -> None:

@@ -69,10 +69,11 @@ def _drawn(world: World, split: str) -> Dataset:
 
 def load_training(config: Config) -> TrainingData:
     pixels = "pixels" in config.sources
-    annotations = load_split(config, "fit")
+    part = "fit" if config.validation.images else "train"
+    annotations = load_split(config, part)
     wanted: Literal["unchecked", "required", "present"] = config.data.pictures if pixels else "unchecked"
-    fit = annotations if wanted == "unchecked" else load_split(config, "fit", wanted)
-    validation = load_split(config, "validation", wanted)
+    fit = annotations if wanted == "unchecked" else load_split(config, part, wanted)
+    held_out = load_split(config, "validation", wanted).scenes if config.validation.images else ()
     names = annotations.vocabulary
     detections = None
     if config.data.detections:
@@ -89,8 +90,8 @@ def load_training(config: Config) -> TrainingData:
         )
     usable = tuple(scene for scene in fit if (scene.relations[:, 0] != scene.relations[:, 2]).any())
     if not usable:
-        raise PolyadicError(f"{annotations.name} fit: no image has a relation of two boxes to learn from")
-    most = validation.scenes[: config.validation.images]
+        raise PolyadicError(f"{annotations.name} {part}: no image has a relation of two boxes to learn from")
+    most = held_out[: config.validation.images]
     notes = []
     if len(fit) < len(annotations):
         notes.append(

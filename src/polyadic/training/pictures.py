@@ -43,7 +43,8 @@ class BoxData:
 
 def load_boxes(config: DetectorConfig) -> BoxData:
     """Images without boxes are background to learn from, where a dataset claims to show all objects."""
-    fit, held_out = (load_split(config, split, config.data.pictures) for split in ("fit", "validation"))
+    fit = load_split(config, "fit" if config.validation.images else "train", config.data.pictures)
+    held_out = load_split(config, "validation", config.data.pictures).scenes if config.validation.images else ()
     name, notes = fit.name, []
     if name in RELATED:
         notes.append(
@@ -51,7 +52,7 @@ def load_boxes(config: DetectorConfig) -> BoxData:
             "and its precision looks worse than it is"
         )
     scenes = [_usable(scene) for scene in fit]
-    validation = tuple(_usable(scene) for scene in held_out.scenes[: config.validation.images])
+    validation = tuple(_usable(scene) for scene in held_out[: config.validation.images])
     before, after = (sum(len(scene.boxes) for scene in some) for some in (fit, scenes))
     if after < before:
         notes.append(f"{name}: {before - after:,} boxes have no area within their picture and are left out")

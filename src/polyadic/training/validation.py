@@ -66,11 +66,16 @@ def recall(
     loss, rows = 0.0, 0
     for example, scores in score_scenes(model, scenes, source, regions, workers, seed, watcher, stop, "validation"):
         evaluator.update(example.scene, model.predictions(example.scene, scores, k, 100, parts))
-        place = {tuple(pair): at for at, pair in enumerate(scores.pairs.tolist())}
-        if len(example.boxes.pairs):
-            at = torch.tensor([place[tuple(pair)] for pair in example.boxes.pairs.tolist()], device=scores.pairs.device)
-            triplets = torch.from_numpy(example.boxes.triplets).to(at.device)
-            loss += float(scores.cp[at].nll(triplets).cpu().double().sum())  # MPS has no float64
-            rows += len(at)
+        loss, rows = loss + annotated_loss(example, scores), rows + len(example.boxes.pairs)
     found = {f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}
     return {**found, "loss": loss / rows} if rows else found
+
+
+def annotated_loss(example: Example, scores: PairScores) -> float:
+    """-log ψ_c of an image's annotated pairs, summed."""
+    if not len(example.boxes.pairs):
+        return 0.0
+    place = {tuple(pair): at for at, pair in enumerate(scores.pairs.tolist())}
+    at = torch.tensor([place[tuple(pair)] for pair in example.boxes.pairs.tolist()], device=scores.pairs.device)
+    triplets = torch.from_numpy(example.boxes.triplets).to(at.device)
+    return float(scores.cp[at].nll(triplets).cpu().double().sum())  # MPS has no float64

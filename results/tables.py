@@ -1,0 +1,120 @@
+"""Tables of README, docs and the model card, from the csv files beside this one: `make tables`.
+
+Each stands between `<!-- table NAME -->` and `<!-- end -->`; nothing between them is written by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from polyadic.experiments import boxes_rows
+from polyadic.experiments.table4 import Cell
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = ("README.md", "docs/vrd.md", "src/polyadic/shipped/vrd-boxes/CARD.md")
+BOXES = ROOT / "results" / "vrd-boxes.csv"
+_BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_LABELS = {
+    "plain": "ours, plain",
+    "cross-fitted": "**ours, cross-fitted**",
+    "plain, mean of the seeds' models": "ours, plain, three models as one (rank 30)",
+    "cross-fitted, mean of the seeds' models": "ours, cross-fitted, three models as one (rank 30)",
+    "the paper, Lu's proposals": "the paper (VGG16 pixels)",
+}
+
+
+def headline() -> str:
+    """Relationship and phrase detection, all truths."""
+    lines = boxes_rows.headline(boxes_rows.read(BOXES)[0], "vrd")
+    return _recalls([line for line in lines if line.label != "the paper, better proposals"])
+
+
+def zero_shot() -> str:
+    return _recalls(boxes_rows.headline(boxes_rows.read(BOXES)[0], "vrd", "zero-shot"))
+
+
+def mean_recall() -> str:
+    lines = boxes_rows.headline(boxes_rows.read(BOXES)[0], "vrd", mean_recall=True)
+    return _recalls([line for line in lines if not line.label.startswith("ceiling")])
+
+
+def ingredients() -> str:
+    """One ingredient changed at a time: held-out loss, recall on held-out and on test images."""
+    rows, _, losses = boxes_rows.read(BOXES)
+    loss = boxes_rows.held_out_losses(losses)
+    tested = {line.label: line for line in boxes_rows.ingredients(rows, "test")}
+    head = ["", "held-out loss", "held-out k = 10", "test rel. k = 1", "test rel. k = 10", "test phrase k = 10"]
+    body = []
+    for line in boxes_rows.ingredients(rows, "validation"):
+        other = tested[line.label]
+        cells = [_one(loss[line.label]) if line.label in loss else "", _pair(line, "relationship", 10)]
+        cells += [_pair(other, "relationship", 1), _pair(other, "relationship", 10), _pair(other, "phrase", 10)]
+        body.append([line.label, *cells])
+    return _table(head, body)
+
+
+def misses() -> str:
+    """Where the truths go."""
+    fates = boxes_rows.read(BOXES)[1]
+    body = [
+        [f"{fit}, best {top}", *(_one(cell, 1) for cell in boxes_rows.shares(fates, fit, 10, top).values())]
+        for fit in ("plain", "cross-fitted")
+        for top in (50, 100)
+    ]
+    return _table(["k = 10, percent of the truths", *boxes_rows.shares(fates, "plain", 10, 50)], body)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "vrd-boxes": headline,
+    "vrd-boxes-zero-shot": zero_shot,
+    "vrd-boxes-mean-recall": mean_recall,
+    "vrd-boxes-ingredients": ingredients,
+    "vrd-boxes-misses": misses,
+}
+
+
+def _recalls(lines: Sequence[boxes_rows.Line]) -> str:
+    columns = [("relationship", 1), ("relationship", 10), ("phrase", 1), ("phrase", 10)]
+    head = ["R@50 / R@100", *(f"{task} k = {k}" for task, k in columns)]
+    return _table(head, [[_LABELS.get(x.label, x.label), *(_pair(x, *column) for column in columns)] for x in lines])
+
+
+def _pair(line: boxes_rows.Line, task: str, k: int) -> str:
+    both = [cell for cell, column in zip(line.cells, boxes_rows.COLUMNS, strict=True) if column[:2] == (task, k)]
+    if all(math.isnan(cell.deviation) for cell in both):
+        return " / ".join(_one(cell) for cell in both)
+    return f"{' / '.join(f'{cell.mean:.2f}' for cell in both)} ± {max(cell.deviation for cell in both):.2f}"
+
+
+def _one(cell: Cell, digits: int = 2) -> str:
+    if math.isnan(cell.mean):
+        return "-"
+    return f"{cell.mean:.{digits}f}" + ("" if math.isnan(cell.deviation) else f" ± {cell.deviation:.{digits}f}")
+
+
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def filled(text: str) -> str:
+    """A document with its tables as the csv files have them."""
+    return _BLOCK.sub(lambda block: block[1] + TABLES[block[2]]() + block[3], text)
+
+
+def main() -> None:
+    for name in DOCUMENTS:
+        path = ROOT / name
+        before = path.read_text(encoding="utf-8")
+        after = filled(before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            print(f"{name}: tables written", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,6 @@ import pytest
 from model_cases import NAMES, detections, model_of, photo
 from tiny_runs import Command, Result
 
-from polyadic.cli import predict
 from polyadic.experiments.photo_log import PhotoLog, picture_targets
 from polyadic.model import RelationModel
 from polyadic.predictions import read_jsonl, write_detections
@@ -345,12 +344,12 @@ def test_without_a_detector_nothing_is_read(command: Command, here: Path, monkey
 def test_the_models_own_detector_looks_where_no_boxes_are_given(
     command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(run: Path, device: str, threads: int) -> RelationModel:
-        model = RelationModel.load(run)
+    def load(run: Path | None, device: str, threads: int) -> RelationModel:
+        model = RelationModel.load(run or "nowhere")
         model.detector = lambda photo: replace(detections(3), image=photo.name)
         return model
 
-    monkeypatch.setattr(predict, "_load", load)
+    monkeypatch.setattr("polyadic.cli.choosing.load_model", load)
     found = records_of(command("predict", "pixels", "photos", "--json"))
     assert [len(record["boxes"]) for record in found] == [3] * 5
 
@@ -372,9 +371,11 @@ def test_boxes_alone_are_enough_where_no_pixels_are_seen(command: Command, here:
 
 
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
-    "no run": (("nowhere", "photos", *BOXES), "nowhere holds no saved model: no such folder"),
-    "a file": (("boxes.jsonl", "photos", *BOXES), "boxes.jsonl holds no saved model"),
-    "a folder": (("photos", "photos", *BOXES), "photos holds no saved model: model.safetensors is missing"),
+    "no run": (("nowhere", "photos", *BOXES), "nowhere: no such run, photo or folder"),
+    "no photo": (("nowhere.jpg", *BOXES), "no image nowhere.jpg"),
+    "no photos": (("evidence", "no.jpg", "none", *BOXES), "no image no.jpg, nor any of the 1 others"),
+    "half a run": (("half", "photos", *BOXES), "half holds no saved model: config.json is missing"),
+    "a folder": (("empty", "photos", *BOXES), "empty holds neither a saved model (model.safetensors) nor a picture"),
     "no boxes": (("evidence", "photos", "--detections", "no.jsonl"), "no file no.jsonl"),
     "other boxes": (("evidence", "photos", "--detections", "photos/0.png"), "0.png, line 1: not complete JSON"),
     "both": (("evidence", "photos", *BOXES, "--detector", "x"), "give one of them"),
@@ -396,6 +397,9 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", BAD)
 def test_a_mistake_is_one_line(command: Command, here: Path, case: str) -> None:
+    Path("empty").mkdir()
+    Path("half").mkdir()
+    Path("half/model.safetensors").touch()
     words, told = BAD[case]
     assert told in command("predict", *words).message
 

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "polyadic"
 LAYERS = [
     {"vocabulary", "kernels"},
     {"structures", "scenes", "strict_json", "storing"},
-    {"boxes", "cp", "config", "draw"},
+    {"boxes", "cp", "config", "draw", "shipped"},
     {
         "prior",
         "ranking",

@@ -144,17 +144,3 @@ def test_a_label_without_a_name_and_a_foreign_choice_are_refused() -> None:
     choice: Any = "forget"
     with pytest.raises(PolyadicError, match="expected 'drop' or 'keep', got 'forget'"):
         label_map.apply([1], choice)
-
-
-def test_the_mapping_of_the_documents_takes_coco_s_names_to_vrd_s(tmp_path: Path) -> None:
-    from shared_data import real_vrd, shared
-
-    text = (Path(__file__).parents[1] / "docs" / "detections.md").read_text()
-    file = tmp_path / "coco_to_vrd.toml"
-    file.write_text(text.split("```toml\n")[1].split("```")[0])
-    names = shared("weights", "coco.names").read_text().split("\n")[:80]
-    vocabulary = real_vrd("test").vocabulary
-    for own, mapped, missed in ((None, 37, 63), (file, 48, 53)):
-        lines = LabelMap.match(names, vocabulary, own).report().splitlines()
-        assert lines[0] == f"{mapped} of the detector's 80 classes are objects of the vocabulary"
-        assert any(line.startswith(f"  {missed} of the 100 objects that no class reaches") for line in lines)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from polyadic.cp import CPTensor, Mixture
     from polyadic.datasets import load_dataset
     from polyadic.detector import Detector
+    from polyadic.detector.coco import CocoDetector
     from polyadic.detector.onnx import OnnxDetector
     from polyadic.evaluation import Protocol, evaluate, get_protocol
     from polyadic.model import RelationModel
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "CPTensor": "cp",
+    "CocoDetector": "detector.coco",
     "Config": "config",
     "Dataset": "scenes",
     "Dedup": "ranking",
@@ -73,6 +75,7 @@ _HOME = {
 
 __all__ = [
     "CPTensor",
+    "CocoDetector",
     "Config",
     "Dataset",
     "Dedup",

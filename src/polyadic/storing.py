@@ -53,6 +53,12 @@ def write_about(folder: Path, config: dict[str, Any], vocabulary: Vocabulary) ->
     write_text(folder / "versions.json", json.dumps(versions(), indent=1))
 
 
+def is_model(folder: Path) -> bool:
+    """Whether a folder is meant to hold a saved model or a run, even one that lacks something."""
+    places = (folder / WEIGHTS, folder / "vocabulary.json", folder / "model" / WEIGHTS, folder / "last.pt")
+    return any(place.is_file() for place in places)
+
+
 def find_model(folder: Path, maker: str) -> Path:
     """The folder of a saved model, or of a run's best one; `maker` is how one comes about."""
     folder = folder.expanduser()

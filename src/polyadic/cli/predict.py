@@ -1,4 +1,4 @@
-"""`polyadic predict RUN PATHS...`: relations of photos, as text, JSON Lines or pictures."""
+"""`polyadic predict [RUN] PATHS...`: relations of photos, as text, JSON Lines or pictures."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from polyadic.vocabulary import PolyadicError
 if TYPE_CHECKING:
     from polyadic.experiments.photos import Item, Question, Result
     from polyadic.model import RelationModel
-    from polyadic.scenes.detections import Choice
+    from polyadic.scenes.detections import Choice, Own
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A training run, or a saved model.")],
-    paths: Annotated[
+    words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PATHS...",
-            help="Photos, folders, patterns. Without: all images of --detections, by a model that sees no pixels.",
+            metavar="[RUN] PATHS",
+            help="RUN: a training run, or a saved model; without, the model that comes with polyadic (VRD's names). "
+            "PATHS: photos, folders, patterns; without, all images of --detections, by a model that sees no pixels.",
         ),
     ] = None,
     detector: Annotated[
-        Path | None,
-        typer.Option("--detector", help="A detector: a run of `polyadic detect train`, or an .onnx file."),
+        str | None,
+        typer.Option(
+            "--detector",
+            help="A run of `polyadic detect train`, an .onnx file, or one of torchvision's, trained on COCO: "
+            "resnet50-fpn (without RUN the default), mobilenetv3-fpn.",
+        ),
     ] = None,
     detections: Annotated[
         Path | None, typer.Option("--detections", help="Boxes found before: .json, .jsonl, .safetensors, Lu's .mat.")
@@ -42,7 +46,11 @@ def command(
     ] = None,
     mapping: Annotated[
         Path | None,
-        typer.Option("--mapping", help='Detector\'s names to the model\'s, JSON or TOML: {"tv": "monitor"}.'),
+        typer.Option(
+            "--mapping",
+            help='The detector\'s names to the model\'s, JSON or TOML: {"tv": "monitor"}. By default COCO\'s '
+            "to VRD's, if it has those.",
+        ),
     ] = None,
     unknown: Annotated[
         str, typer.Option("--unknown", help="drop or keep: boxes of classes that the model has no name for.")
@@ -64,9 +72,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="JSON Lines on standard output instead of text.")] = False,
 ) -> None:
     """Who does what to whom in photos. Boxes come from the run's own detector, another one, or a file."""
+    from polyadic.cli.choosing import choose_photos, fingerprint, load_model, part, set_detector
     from polyadic.experiments.photo_log import PhotoLog, draw, picture_targets
-    from polyadic.experiments.photos import Question, find_photos, predict_photos
+    from polyadic.experiments.photos import Question, predict_photos
     from polyadic.report import watching
+    from polyadic.shipped import synonyms, table_file
     from polyadic.training import Interrupted, Stop
 
     if detector is not None and detections is not None:
@@ -77,6 +87,7 @@ def command(
         raise PolyadicError("--resume goes on in the file --out: give it")
     if not math.isfinite(least):
         raise PolyadicError(f"--min-score: expected a number from 0, got {least}")
+    run, paths = part(words or [])
     if not paths and drawn is not None:
         raise PolyadicError("--draw draws on photos: name them, or folders, or patterns")
     if not paths and detections is None:
@@ -89,21 +100,26 @@ def command(
     if len(given) == 3:
         raise PolyadicError("--subject, --predicate, --object: give one or two of them; what is left is what you ask")
     question = Question(_number(k), top, least, given)
-    photos = find_photos(paths or [])
-    model = _load(run, device, threads)
+    photos = choose_photos(run, paths)
+    model = load_model(run, device, threads)
     for name, word in given:
         model.vocabulary.index(name, word)
-    _set_detector(model, detector, names, mapping, choice)
+    table = synonyms(model.vocabulary) if mapping is None else None
+    if run is None and detector is None and detections is None:
+        detector = "resnet50-fpn"
+    if detector is not None:
+        set_detector(model, detector, names, table or mapping, choice)
     if detections is None and model.detector is None:
         raise PolyadicError(
-            f"{run} has no detector of its own: give one (--detector, a run of `polyadic detect train` or an .onnx "
-            "file) or boxes found before (--detections)"
+            f"{run} has no detector of its own: give one (--detector, a run of `polyadic detect train`, an .onnx file, "
+            "or torchvision's resnet50-fpn) or boxes found before (--detections)"
         )
-    items = _items(model, photos, detections, categories, mapping, choice)
+    items = _items(model, photos, detections, categories, table or mapping, choice)
     targets = {}
     if drawn is not None:
-        targets = picture_targets(photos, paths or [], drawn.expanduser(), draw_as, overwrite or resume)
-    made = _fingerprint((run, detector, detections, names, categories, mapping), question, unknown)
+        targets = picture_targets(photos, paths, drawn.expanduser(), draw_as, overwrite or resume)
+    others = (detections, names, categories, mapping if table is None else table_file())
+    made = fingerprint(run, detector, others, (question, unknown))
     log = None if out is None else PhotoLog(out.expanduser(), made, resume, overwrite)
     ready = set() if log is None else log.done.intersection(item.name for item in items)
     if ready:
@@ -138,36 +154,6 @@ def command(
         raise typer.Exit(1)
 
 
-def _load(run: Path, device: str, threads: int) -> RelationModel:
-    import torch
-
-    from polyadic.model import RelationModel
-    from polyadic.training import pick_device
-
-    if threads:
-        torch.set_num_threads(threads)
-    return RelationModel.load(run, pick_device(device))
-
-
-def _set_detector(
-    model: RelationModel, path: Path | None, names: Path | None, mapping: Path | None, unknown: Choice
-) -> None:
-    """By file or folder; without one, the model's own has to be there unless boxes are given."""
-    if path is None:
-        return
-    path = path.expanduser()
-    if path.suffix.lower() == ".onnx":
-        from polyadic.detector.onnx import OnnxDetector
-
-        found = OnnxDetector(path, model.vocabulary, names=names, mapping=mapping, unknown=unknown)
-        typer.echo(found.label_map.report(), err=True)
-        model.detector = found
-        return
-    from polyadic.detector import Detector
-
-    model.detector = Detector.load(path, model.device, model.vocabulary)
-
-
 def _tell_dropped(model: RelationModel, detections: Path | None) -> None:
     """Boxes that an .onnx detector found, of classes that the model has no name for."""
     if detections is not None:
@@ -184,17 +170,20 @@ def _items(
     photos: Sequence[Path],
     detections: Path | None,
     categories: Path | None,
-    mapping: Path | None,
+    mapping: Own,
     unknown: Choice,
 ) -> list[Item]:
     """What is to be done: photos, with their boxes where those are given, or all images that boxes are given of."""
     from polyadic.experiments.photos import Item, match_detections
     from polyadic.predictions import read_detections
+    from polyadic.scenes.naming import Synonyms
 
     if detections is None:
         return [Item(str(path), path) for path in photos]
     if not photos and "pixels" in model.config.sources:
         raise PolyadicError("no PATHS: this model looks at pixels, so name the photos that --detections are of")
+    if isinstance(mapping, Synonyms) and detections.suffix == ".mat":
+        mapping = None  # Lu's files number VRD's classes
     found = list(read_detections(detections, model.vocabulary, mapping, unknown, categories=categories))
     if photos:
         return match_detections(photos, {each.image: each for each in found})
@@ -207,25 +196,6 @@ def _items(
             f"first is {lacking[0]!r}): name the photos, or give each record a size"
         )
     return [Item(each.image, detections=each) for each in found]
-
-
-def _fingerprint(paths: Sequence[Path | None], question: Question, unknown: str) -> str:
-    """Of all that a record depends on but its photo: SHA-256 of files' bytes, and of the options."""
-    import hashlib
-
-    value = hashlib.sha256(repr((question, unknown)).encode())
-    for path in paths:
-        value.update(b"|")
-        for file in [] if path is None else _files(path.expanduser()):
-            value.update(hashlib.sha256(file.read_bytes()).digest())
-    return value.hexdigest()[:16]
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    model = path / "model" if (path / "model").is_dir() else path
-    return sorted(each for each in model.rglob("*") if each.suffix in (".safetensors", ".json"))
 
 
 def _print_heading(question: Question) -> None:

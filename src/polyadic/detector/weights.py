@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,8 +66,8 @@ _FROM_CLASSIFIER = {
 }
 
 
-def _fetch(name: str) -> dict[str, Tensor]:
-    """Those that torchvision trained on COCO; of VGG16 it has none but ImageNet's."""
+def pretrained(name: str) -> Any:
+    """What torchvision tells of its weights (url, meta): trained on COCO; of VGG16 it has none but ImageNet's."""
     from torchvision.models import VGG16_Weights
     from torchvision.models.detection import FasterRCNN_MobileNet_V3_Large_FPN_Weights, FasterRCNN_ResNet50_FPN_Weights
 
@@ -75,11 +78,17 @@ def _fetch(name: str) -> dict[str, Tensor]:
     }
     if name not in known:
         raise PolyadicError(f"weights: torchvision has none of the network {name}; it is trained from random ones")
+    return known[name]
+
+
+def _fetch(name: str) -> dict[str, Tensor]:
+    wanted = pretrained(name)
     try:
-        held: dict[str, Tensor] = known[name].get_state_dict(progress=False, check_hash=True)
-    except (OSError, RuntimeError) as error:  # no network, or a damaged file
+        with redirect_stdout(sys.stderr):  # torch tells of a download on stdout, where our answers go
+            held: dict[str, Tensor] = wanted.get_state_dict(progress=False, check_hash=True)
+    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:  # no network, or a damaged file
         raise PolyadicError(
-            f"weights: cannot get torchvision's weights of {name} from {known[name].url} ({error!s:.120}); "
+            f"weights: cannot get torchvision's weights of {name} from {wanted.url} ({error!s:.120}); "
             "fetch that file by other means and give it as --weights FILE"
         ) from error
     return held

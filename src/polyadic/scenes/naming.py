@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -32,6 +32,11 @@ _PLURALS = [
     *(("people", "person"), ("children", "child"), ("men", "man"), ("ies", "y"), ("ves", "f"), ("ves", "fe")),
     *((f"{end}es", end) for end in ("s", "x", "z", "ch", "sh", "o")),
 ]
+
+
+@final
+class Synonyms(dict[str, str]):
+    """A mapping of names that a detector may or may not have; of a user's own mapping it must have all."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class LabelMap:
             raise PolyadicError(f"LabelMap: expected the names of a detector's classes, got {names!r:.60}")
         find = Matcher(vocabulary, mine)
         known = {fold(name) for name in given.values()}
-        for name in mine:
+        for name in () if isinstance(own, Synonyms) else mine:
             if fold(name) not in known:
                 raise PolyadicError(f"mapping: the detector has no class {name!r}{_hint(name, given.values())}")
         return cls(vocabulary, dict(sorted(given.items())), {name: find(name) for name in given.values()})

@@ -169,13 +169,45 @@ def test_detections_make_it_relationship_detection(command: Command, folder: Pat
     assert "there are no detections of validation images to choose k on" in free.message
 
 
+def test_without_relabel_every_answer_has_the_detectors_labels(
+    command: Command, folder: Path, boxes: Path, tmp_path: Path
+) -> None:
+    names = open_run(folder / "toy").data.vocabulary
+    kept = []
+    for name, words in (("all", ()), ("less", ("--without", "relabel"))):
+        file = tmp_path / f"{name}.jsonl"
+        told = command("evaluate", folder / "toy", "--k", "2", "--csv", "--detections", boxes, "--save", file, *words)
+        assert ("predictions without relabel" in told.out) == bool(words)
+        saved = list(read_predictions(file, names, []))
+        assert all(len(each) and each.labels is not None for each in saved)
+        kept.append(all(np.array_equal(x.labels[x.pairs], x.triplets[:, ::2]) for x in saved if x.labels is not None))
+    assert kept == [False, True]
+
+
+def test_without_dedup_a_run_ranks_as_if_repeats_cost_nothing(command: Command, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "toy", tmp_path / "dear")
+    for config in (tmp_path / "dear").rglob("config.json"):
+        value = json.loads(config.read_text())
+        value["ranking"] |= {"repeat": 0.01, "repeat_iou": 0.001}
+        config.write_text(json.dumps(value))
+    saved: list[str] = []
+    for run, words in ((folder / "toy", ()), (tmp_path / "dear", ("--without", "dedup")), (tmp_path / "dear", ())):
+        file = tmp_path / f"{len(saved)}.jsonl"
+        assert command("evaluate", run, "--k", "any", "--csv", "--save", file, *words).code == 0
+        saved.append(file.read_text())
+    assert saved[0] == saved[1] != saved[2]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--task", "relationship"), "--task relationship is on a detector's boxes: give them with --detections"),
         (("--task", "phrase-classification", "--detections", "BOXES"), "on the true boxes: leave out --detections"),
         (("--k-unit", "predicate"), "a run counts triplets per pair of boxes"),
-        (("--without", "prio"), "--without: expected prior, selected, geometry, got 'prio'; did you mean prior?"),
+        (
+            ("--without", "prio"),
+            "--without: expected prior, selected, geometry, relabel, dedup, got 'prio'; did you mean prior?",
+        ),
         (("--k", "1", "2", "--save", "new.jsonl"), "--save keeps the predictions of one k, but here are k = 1, 2"),
         (("--k", "1", "--save", "BOXES"), "exists already; choose another name"),
         (("--k", "free", "--split", "validation"), "it cannot be scored on validation"),

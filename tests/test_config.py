@@ -143,6 +143,7 @@ def test_whole_numbers_do_for_numbers_and_lists_for_tuples() -> None:
         ("[triplets]\nrate = nan", "run.toml: triplets.rate must be a finite number, got nan"),
         ("[triplets]\nepochs = -1", "run.toml: triplets.epochs must not be negative, got -1"),
         ("[triplets]\nimages = 0", "run.toml: triplets.images must be at least 1, got 0"),
+        ("[validation]\nimages = -1", "run.toml: validation.images must be at least 0, got -1"),
         (
             '[triplets]\noptimiser = "adamm"',
             "run.toml: triplets.optimiser must be sgd, adam, adamw, got 'adamm'; did you mean adam?",
@@ -238,6 +239,7 @@ def test_of_a_detector_the_paper_says_two_things() -> None:
         ("most = 0", "run.toml: most must be at least 1, got 0"),
         ("side = 8", "run.toml: side must be at least 32, got 8"),
         ("[training]\nimages = 0", "run.toml: training.images must be at least 1, got 0"),
+        ("[validation]\nimages = -1", "run.toml: validation.images must be at least 0, got -1"),
         ("[validation]\nk = 1", "run.toml: no config key validation.k"),
         ('preset = "vrd"', "run.toml: no preset is called 'vrd'; known: vgg16, resnet50-fpn"),
     ],

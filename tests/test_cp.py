@@ -14,6 +14,7 @@ from oracles import gradient, log_probability_tensor, probability_tensor
 from torch import Tensor
 
 from polyadic import CPTensor
+from polyadic.vocabulary import PolyadicError
 
 ALL = torch.cartesian_prod(*(torch.arange(n) for n in SIZES))
 BATCHES: list[tuple[int, ...]] = [(), (0,), (1,), (6,), (2, 3), (2, 0, 3)]
@@ -138,6 +139,42 @@ def test_product_is_the_normalised_elementwise_product_of_rank_r_times_r() -> No
 
 
 # The gradient: the supplement's formula, our closed form, autograd and finite differences agree.
+
+
+def test_the_mean_of_several_is_the_mean_of_their_dense_tensors() -> None:
+    parts = [random_cp(2, 3, rank=rank, t=2.0, seed=rank) for rank in (1, 4, 2)]
+    for some in (parts, parts[:1]):
+        mean = CPTensor.mean(some)
+        assert mean.rank == sum(cp.rank for cp in some)
+        expected = torch.stack([oracle(cp) for cp in some]).mean(0).view(2, 3, *SIZES)
+        torch.testing.assert_close(mean.dense(), expected, rtol=0, atol=1e-14)
+    large = CPTensor(parts[0].subject + 1e4, parts[0].predicate - 300, parts[0].object)  # a constant has no weight
+    torch.testing.assert_close(
+        CPTensor.mean([large, *parts[1:]]).dense(), CPTensor.mean(parts).dense(), rtol=1e-9, atol=0
+    )
+
+
+def test_the_gradient_of_a_mean_reaches_all_of_its_tensors() -> None:
+    parts = [random_cp(3, rank=rank, seed=rank, grad=True) for rank in (2, 3)]
+    factors = [x for cp in parts for x in cp.factors]
+    triplet = random_triplets(3)
+    found = torch.autograd.grad(CPTensor.mean(parts).nll(triplet).sum(), factors)
+    slow = -torch.stack([cp.log_prob(triplet).exp() for cp in parts]).mean(0).log().sum()
+    for mine, expected in zip(found, torch.autograd.grad(slow, factors), strict=True):
+        assert mine.any()
+        torch.testing.assert_close(mine, expected)
+
+
+def test_a_mean_of_none_or_of_different_sizes_is_refused() -> None:
+    cp = random_cp(3)
+    wider = CPTensor(cp.subject, cp.predicate, torch.zeros(3, 3, SIZES[2] + 1).double())
+    for bad in ([cp, wider], [cp, random_cp(4)], [cp, random_cp(1)]):
+        with pytest.raises(
+            PolyadicError, match=r"CPTensor\.mean: expected tensors of one size and batch shape, got \(4"
+        ):
+            CPTensor.mean(bad)
+    with pytest.raises(PolyadicError, match=r"CPTensor\.mean: expected .*, got none$"):
+        CPTensor.mean([])
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])

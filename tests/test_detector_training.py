@@ -267,3 +267,17 @@ def test_a_loss_that_is_not_finite_names_the_images(tmp_path: Path, monkeypatch:
     message = r"stage detector, epoch 1, step 1, images train_.*: the loss is nan; a lower learning rate"
     with pytest.raises(PolyadicError, match=message):
         train_detector(tiny(), tmp_path / "run")
+
+
+def test_with_nothing_held_out_the_detector_sees_all_training_images_and_keeps_the_last_epoch(tmp_path: Path) -> None:
+    config = tiny(**{"validation.images": 0})
+    data = load_boxes(config)
+    assert [scene.name for scene in data.fit] == [scene.name for scene in World(12, 5).dataset("train")]
+    assert (data.validation, len(load_boxes(tiny()).fit)) == ((), 11)
+    watcher = Place()
+    detector = train_detector(config, tmp_path / "run", watcher=watcher)
+    assert "say detector 2/2: nothing is held out, so the last epoch is kept" in watcher.seen
+    assert same(Detector.load(tmp_path / "run").state_dict(), detector.state_dict())
+    epochs = [entry for entry in log_of(tmp_path / "run") if entry["event"] == "epoch"]
+    assert len(epochs) == 2
+    assert not any("mAP" in entry for entry in epochs)

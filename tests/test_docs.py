@@ -213,3 +213,18 @@ def test_the_readme_quotes_the_benchmark_of_the_pipeline() -> None:
         cells = [*times, f"{float(row['ranking_ms']):.1f}", f"{100 * float(row['ranking_share']):.2f}%"]
         ratio = f"{float(row['ratio']):.2f}x" if row["ratio"] else ""
         assert f"| {what} | {' | '.join(cells)} | {ratio} |" in text
+
+
+def test_the_generated_tables_are_those_of_the_results(unchecked: None) -> None:
+    """`make tables` would change nothing."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("tables", ROOT / "results" / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tables = module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    for name in tables.DOCUMENTS:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert "<!-- table " in text
+        assert tables.filled(text) == text, f"{name}: run `make tables`"

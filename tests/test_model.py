@@ -240,3 +240,52 @@ def test_with_known_labels_only_predicates_compete() -> None:
         assert scores.log_boxes is not None
         rest = prior + 1.3 * float(scores.log_selected[at]) + 0.4 * float(scores.log_boxes[at])
         assert score == pytest.approx(math.log(conditional) + rest, abs=1e-4)
+
+
+def test_labels_that_stand_are_scored_by_the_joint_distribution() -> None:
+    """A detector's labels may be wrong, and how likely they are counts; unlike true ones."""
+    model, found = model_of("evidence", **EXPONENTS), detections(4)
+    scene = Scene(
+        "a.jpg", Path("a.jpg"), (100.0, 60.0), found.boxes, np.array([2, 0, 3, 1]), np.zeros((0, 3), np.int64)
+    )
+    labels = np.array([1, 1, 0, 2])
+    scores = model.pairs_of(found)
+    assert model.prior is not None
+    assert scores.geometry is not None
+    assert scores.log_selected is not None
+    assert scores.log_boxes is not None
+    joint = scores.cp.to(torch.float64).dense() * scores.geometry.to(torch.float64).dense()
+    joint /= joint.sum((1, 2, 3), keepdim=True)
+    for given, known in ((labels, labels), (None, scene.labels)):
+        predicted = model.predictions(scene, scores, parts=Parts(relabel=False), labels=given)
+        expected = {}
+        for at, (a, b) in enumerate(scores.pairs.tolist()):
+            rest = 1.3 * float(scores.log_selected[at]) + 0.4 * float(scores.log_boxes[at])
+            for p in range(3):
+                s, o = int(known[a]), int(known[b])
+                prior = 0.7 * float(model.prior.log_prob(torch.tensor([s, p, o])))
+                expected[a, b, s, p, o] = math.log(joint[at, s, p, o]) + prior + rest
+        order = sorted(expected, key=lambda key: -expected[key])
+        assert [(*pair, *t) for pair, t in zip(predicted.pairs, predicted.triplets, strict=True)] == order
+        assert predicted.scores.tolist() == pytest.approx([expected[key] for key in order], abs=1e-4)
+        one = model.predictions(scene, scores, 1, parts=Parts(relabel=False), labels=given)
+        assert len(one) == 12
+
+
+def test_without_dedup_repeats_cost_nothing() -> None:
+    repeat: dict[str, Any] = {"ranking.repeat": 0.25}
+    dear, plain = model_of("evidence", **ALL_BOXES, **repeat), model_of("evidence", **ALL_BOXES)
+    found = detections(4)
+    found = replace(found, boxes=found.boxes[[0, 0, 1, 2]], labels=found.labels[[0, 0, 1, 2]])
+    scores = plain.pairs_of(found)
+    assert same(dear.rank(scores, parts=Parts(dedup=False)), plain.rank(scores))
+    assert not same(dear.rank(scores), plain.rank(scores))
+    off = dear.predict(None, found, k=None, top=50, parts=Parts(dedup=False))
+    assert same(off, plain.predict(None, found, k=None, top=50))
+    assert not same(off, dear.predict(None, found, k=None, top=50))
+
+
+@pytest.mark.parametrize("parts", [Parts(relabel=False), Parts(labels=True)], ids=["relabel", "labels"])
+def test_fixed_labels_are_for_evaluation_alone(parts: Parts) -> None:
+    with pytest.raises(PolyadicError, match=r"predict: fixed labels .* are for evaluation; ask with query"):
+        model_of("evidence").predict(None, detections(3), parts=parts)

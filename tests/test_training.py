@@ -22,6 +22,7 @@ from polyadic.features import Backbone
 from polyadic.model import Parts, RelationModel
 from polyadic.scenes import Detections, Scene
 from polyadic.training import Silent, Stop, loop, stages
+from polyadic.training.data import load_training
 from polyadic.training.trainer import Trainer
 from polyadic.vocabulary import PolyadicWarning
 
@@ -334,3 +335,24 @@ def test_examples_travel_to_spawned_workers(features: Path, tmp_path: Path) -> N
     copied = pickle.loads(pickle.dumps(examples))
     assert same(vars(copied[2].inputs), vars(examples[2].inputs))
     assert copied[2].pooled.picture is None
+
+
+def test_with_nothing_held_out_all_training_images_are_learned_from_and_the_last_epoch_is_kept(tmp_path: Path) -> None:
+    config = tiny(sources=("evidence",), **{"validation.images": 0, "boxes.epochs": 1, "boxes.optimiser": "adamw"})
+    whole, less = load_training(config), load_training(config.change(**{"validation.images": 400}))
+    train = World(24, 0).dataset("train")
+    assert [scene.name for scene in whole.fit] == [scene.name for scene in train]
+    assert np.array_equal(whole.annotations.triplets(), train.triplets())  # the prior's
+    assert (whole.validation, len(less.fit), len(less.validation)) == ((), 22, 2)
+    assert {scene.name for scene in (*less.fit, *less.validation)} == {scene.name for scene in train}
+
+    run = finish(config, tmp_path / "run")
+    assert "say triplets 2/2: nothing is held out, so the last epoch is kept" in run.watcher.seen
+    for stage, modules in (("triplets", ("features", "head")), ("selection", ("selector",))):
+        last, before = (run.kept.epochs[stage, epoch]["modules"] for epoch in (2, 1))
+        for name in modules:
+            mine = getattr(run.model, name).state_dict()
+            assert same(mine, last[name])
+            assert not same(mine, before[name])
+    assert same(RelationModel.load(run.folder).state_dict(), run.model.state_dict())
+    assert not any("recall" in entry for entry in log_of(run.folder))

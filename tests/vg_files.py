@@ -90,6 +90,7 @@ def write_vg200(
     idx2name: bool = True,
     classes: tuple[str, ...] = CLASSES,
     verbs: tuple[str, ...] = VERBS,
+    ids: tuple[str, ...] = ("7", "20", "123", "999"),  # 999 has no relations
 ) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     with h5py.File(root / "vg1_2_meta.h5", "w") as file:
@@ -98,7 +99,7 @@ def write_vg200(
                 file[f"meta/{kind}/name2idx/{name}"] = number
                 if idx2name:
                     file[f"meta/{kind}/idx2name/{number}"] = name if kind == "cls" else np.bytes_(name)
-        for id in ("7", "20", "123", "999"):  # 999 has no relations
+        for id in ids:
             file[f"meta/imid2path/{id}"] = f"VG_100K/{id}.jpg"
         for split, images in gt.items():
             file.create_group(f"gt/{split}")
@@ -121,3 +122,46 @@ def h5_values(path: Path) -> dict[str, tuple[str, Any]]:
     with h5py.File(path) as file:
         file.visititems(visit)
     return found
+
+
+def many_vg150(root: Path, train: int = 24, test: int = 8) -> Path:
+    """Enough images to train on, each with a car, a man and a wheel in another place, and two relations."""
+    n = train + test
+    place = np.arange(n, dtype=np.int32)
+    first = 3 * place
+    centres = np.asarray([[300, 300, 200, 150], [420, 330, 101, 201], [250, 380, 60, 61]], np.int32)
+    moves = np.stack([place * 7 % 90, place * 5 % 70, place % 9, place % 8], -1)
+    fields: dict[str, Any] = {
+        "split": np.where(place < train, 0, 2).astype(np.int32),
+        "img_to_first_box": first,
+        "img_to_last_box": first + 2,
+        "img_to_first_rel": 2 * place,
+        "img_to_last_rel": 2 * place + 1,
+        "labels": np.tile([[1], [2], [3]], (n, 1)).astype(np.int64),
+        "boxes_1024": (centres + moves[:, None]).reshape(-1, 4).astype(np.int32),
+        "boxes_512": np.zeros((3 * n, 4), np.int32),
+        "relationships": np.stack([[[at, at + 2], [at + 1, at]] for at in first]).reshape(-1, 2).astype(np.int32),
+        "predicates": np.tile([[1], [2]], (n, 1)).astype(np.int64),
+        "active_object_mask": np.ones((3 * n, 1), bool),
+    }
+    records = [{"image_id": int(at) + 1, "width": 800, "height": 600, "coco_id": None, "url": "u"} for at in place]
+    return write_vg150(root, records, **fields)
+
+
+def many_vg200(root: Path, train: int = 24, test: int = 8) -> Path:
+    """The same for VG200: numbers from 7000 on."""
+
+    def tables(at: int) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+        x, y = at * 7 % 90, at * 5 % 70
+        car, man, wheel = [x, y, x + 200, y + 150], [x + 90, y, x + 190, y + 200], [x, y + 90, x + 60, y + 150]
+        return [car, man], [wheel, car], [[1, 0, 3], [2, 3, 1]]
+
+    gt = {
+        "train": {str(7000 + at): tables(at) for at in range(train)},
+        "test": {str(8000 + at): tables(at) for at in range(test)},
+    }
+    ids = (*gt["train"], *gt["test"])
+    write_vg200(root, gt, ids=ids)
+    records = [{"image_id": int(id), "width": 320, "height": 300} for id in ids]
+    (root / "image_data.json").write_text(json.dumps(records))
+    return root

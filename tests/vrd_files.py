@@ -44,3 +44,20 @@ def write_vrd(root: Path, train: Any = None, test: Any = None, sizes: bool = Tru
             for name in scenes:
                 Image.new("RGB", (50, 50), (200, 30, 30)).save(folder / name)
     return root
+
+
+def many_vrd(root: Path) -> Path:
+    """24 training and 8 test images, enough to train on: riders, horses and hats in different places."""
+
+    def scene(at: int) -> list[dict[str, Any]]:
+        def moved(thing: tuple[int, list[int]]) -> tuple[int, list[int]]:
+            category, (top, bottom, left, right) = thing
+            down, aside = at % 9, at % 14
+            return category, [top + down, bottom + down, left + aside, right + aside]
+
+        rider, horse, hat = map(moved, (RIDER, HORSE, HAT))
+        relations = [relation(rider, 0, horse), relation(rider, 1, hat), relation(horse, 1, hat)]
+        return relations[: 2 + at % 2]
+
+    train, test = ({f"{split}{at}.jpg": scene(at) for at in range(n)} for split, n in (("a", 24), ("b", 8)))
+    return write_vrd(root, train, test, pictures=False)

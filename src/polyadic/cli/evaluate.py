@@ -60,7 +60,8 @@ def command(
         ),
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option("--without", help="Parts that a run leaves out: prior, selected, geometry, relabel, dedup.")
+        list[str] | None,
+        typer.Option("--without", help="Parts that a run leaves out: prior, selected, geometry, relabel, dedup."),
     ] = None,
     save: Annotated[Path | None, typer.Option("--save", help="A new .jsonl file for a run's predictions.")] = None,
     match: Annotated[str | None, typer.Option("--match", help="one-to-one or many-to-one.")] = None,

@@ -98,7 +98,7 @@ def write(found: BoxesTable, path: Path) -> list[Path]:
             file.unlink(missing_ok=True)  # an earlier table's
     config = found.config.to_json()
     hide_paths(config)
-    about = {"config": config, "seeds": found.seeds, "dataset": found.dataset, "seconds": round(found.seconds)}
+    about = {"config": config, "seeds": found.seeds, "dataset": found.dataset, "training_seconds": found.trained}
     write_text(path.with_suffix(".json"), json.dumps({**about, "versions": versions()}, indent=1) + "\n")
     return [*files, path.with_suffix(".json")]
 

@@ -40,6 +40,7 @@ from polyadic.experiments.runs import seconds_of
 from polyadic.experiments.table1 import TOPS
 from polyadic.model import RelationModel
 from polyadic.predictions import read_detections, write_detections
+from polyadic.predictions.detections import existing
 from polyadic.scenes import Dataset, Detections
 from polyadic.storing import write_text
 from polyadic.training import Stop, Watcher, train
@@ -68,6 +69,7 @@ class BoxesTable:
     rows: tuple[Row, ...]
     fates: tuple[FateRow, ...]
     losses: tuple[LossRow, ...]
+    trained: dict[str, float]  # seconds of each run's training steps
     seconds: float
 
 
@@ -90,7 +92,9 @@ def boxes_table(
             if held_out.loss is not None:
                 losses.append(LossRow(name, seed, held_out.loss, round(seconds_of(folder), 1)))
     rows, fates = (tuple(row for each in scores for row in getattr(each, what)) for what in ("rows", "fates"))
-    return BoxesTable(lab.test.name, config, lab.seeds, rows, fates, tuple(losses), time.monotonic() - start)
+    return BoxesTable(
+        lab.test.name, config, lab.seeds, rows, fates, tuple(losses), lab.trained, time.monotonic() - start
+    )
 
 
 class _Lab:
@@ -101,7 +105,10 @@ class _Lab:
     ) -> None:
         self.config, self.proposals, self.out, self.seeds = config, proposals, out, seeds
         self.watcher, self.stop = watcher, stop
+        self.trained: dict[str, float] = {}
         self.test = load_split(config, "test")
+        if config.data.detections:
+            existing(config.data.detections)  # before the work
         self.scorer = Scorer(load_split(config, "train").triplets(), watcher, stop)
         found = {each.image: each for each in read_detections(proposals, self.test.vocabulary)}
         sizes = {scene.name: scene.size for scene in self.test}
@@ -191,7 +198,9 @@ class _Lab:
         if folder.exists() and not begun and (not folder.is_dir() or any(folder.iterdir())):
             raise PolyadicError(f"{folder} is no run, and in the way: move it, or give another --out")
         self.watcher.say(name)
-        return train(config.change(seed=seed), folder, resume=begun, watcher=self.watcher, stop=self.stop)
+        model = train(config.change(seed=seed), folder, resume=begun, watcher=self.watcher, stop=self.stop)
+        self.trained[name] = round(seconds_of(folder), 1)
+        return model
 
     def _score(
         self,

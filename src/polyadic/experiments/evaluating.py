@@ -60,9 +60,15 @@ def evaluate_run(
             held_out = detected(run.model.detector, run.validation(), place, workers, watcher, stop)
     for protocol in protocols:
         _check(protocol, detections is not None)
+    if not parts.relabel and detections is None:
+        raise PolyadicError(
+            "--without relabel lets a detector's labels stand, and true boxes have true ones: leave it out"
+        )
     if save is not None and save.expanduser().exists():
         raise PolyadicError(f"--save: {save} exists already; choose another name")
     notes = list(told_of(run.model, true=detections is None))
+    if run.data.split == "validation" and not run.config.validation.images:
+        notes.append("this run learned from the validation images too (validation.images = 0)")
     whole = len(load_split(run.config, run.data.split))
     if len(run.data) < whole:
         notes.append(
@@ -163,6 +169,8 @@ def _held_out(
         raise PolyadicError(
             f"--k free: k is chosen on held-out training images, so it cannot be scored on {run.data.split}"
         )
+    if not run.config.validation.images:
+        raise PolyadicError("--k free: this run learned from the validation images too, so give --k a number")
     scenes = run.validation()
     if not any(len(scene.relations) for scene in scenes):
         raise PolyadicError(f"--k free: {run.data.name} has no validation images with relations: give --k a number")

@@ -1,0 +1,116 @@
+"""Table 1 on proposals of a drawn world so small that each of its runs trains in a blink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from training_cases import Place, tiny
+
+from polyadic.config import Config
+from polyadic.datasets.toy import VOCABULARY, World
+from polyadic.evaluation import Evaluator
+from polyadic.experiments.boxes_scores import protocols_of
+from polyadic.experiments.boxes_table import BoxesTable, boxes_table
+from polyadic.model import ALL, Parts, RelationModel
+from polyadic.predictions import write_detections
+from polyadic.scenes import Detections, Scene
+from polyadic.training import Stop
+
+SMALL: dict[str, Any] = {
+    "world.train": 24,
+    "world.test": 7,
+    "evidence.embedding": 6,
+    "evidence.geometry": 7,
+    "head.rank": 3,
+    "head.hidden": 10,
+    "selector.hidden": 9,
+    "ranking.nms": 1.0,
+    "ranking.prior": 0.15,
+    "ranking.boxes": 0.0,
+    "ranking.repeat": 0.1,
+    "triplets.epochs": 0,
+    "proposals.epochs": 1,
+    "proposals.images": 7,
+    "proposals.optimiser": "adamw",
+    "proposals.rate": 0.02,
+    "selection.epochs": 1,
+    "selection.images": 10,
+}
+MOST = 7  # boxes per image
+Numbers = dict[tuple[str, int, str, int], tuple[float, float]]  # by task, k, subset, N: recall and mean recall
+
+
+def small(**changes: Any) -> Config:
+    """22 images to learn from, 2 held out, 7 to be tested on; the stages proposals and selection."""
+    return tiny(sources=("evidence",), **{**SMALL, **changes})
+
+
+def scenes(split: str) -> tuple[Scene, ...]:
+    return World(24, 7).dataset(split).scenes
+
+
+def propose(images: Iterable[Scene], seed: int = 0) -> list[Detections]:
+    """Some true boxes, moved a little, one twice, one under another label; not a word of the last image."""
+    rng, found = np.random.default_rng(seed), []
+    for scene in images:
+        rows = np.unique(scene.relations[:, ::2])[: MOST - 1]
+        rows = np.append(rows, rows[:1])
+        boxes = scene.boxes[rows] + rng.uniform(-1, 1, (len(rows), 4))
+        boxes = boxes.clip(0, np.tile(scene.frame, 2))
+        labels = scene.labels[rows].copy()
+        labels[1] = (labels[1] + 1) % len(VOCABULARY.objects)
+        found.append(Detections(scene.name, boxes, labels, rng.uniform(0.2, 1, len(rows)), scene.frame))
+    return found[:-1]
+
+
+def proposal_file(path: Path, split: str = "test", seed: int = 0) -> Path:
+    return write_detections(path, propose(scenes(split), seed), VOCABULARY)
+
+
+def make(
+    config: Config,
+    proposals: Path,
+    out: Path,
+    seeds: Sequence[int],
+    taken_apart: bool = False,
+    watcher: Place | None = None,
+    stop: Stop | None = None,
+) -> BoxesTable:
+    return boxes_table(config, proposals, out, seeds, taken_apart, watcher or Place(), stop or Stop())
+
+
+def numbers_of(found: BoxesTable, **asked: Any) -> Numbers:
+    """The rows with such values."""
+    rows = [row for row in found.rows if all(getattr(row, name) == value for name, value in asked.items())]
+    numbers = {(row.task, row.k, row.subset, row.N): (row.recall, row.mean_recall) for row in rows}
+    assert len(numbers) == len(rows) == 16, "each once"
+    return numbers
+
+
+def close(a: Numbers, b: Numbers) -> bool:
+    """But for rounding; NaN, which says that there are no truths, is NaN."""
+    return a.keys() == b.keys() and all(np.allclose(a[key], b[key], equal_nan=True) for key in a)
+
+
+def slow_numbers(
+    judged: Iterable[tuple[Scene, RelationModel]],
+    boxes: Mapping[str, Detections],
+    parts: Parts = ALL,
+    ks: Sequence[int] = (1, 10),
+) -> Numbers:
+    """Image by image, each with the model that is to judge it."""
+    numbers: Numbers = {}
+    images, seen = list(judged), World(24, 7).dataset("train").triplets()
+    for k in ks:
+        evaluator = Evaluator(protocols_of(k), len(VOCABULARY.predicates), seen)
+        for scene, model in images:
+            none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), scene.frame)
+            given = boxes.get(scene.name, none)
+            evaluator.update(scene, model.predictions(scene, model.pairs_of(given), k, 100, parts, given.labels))
+        for row in evaluator.result():
+            assert row.protocol.k is not None
+            numbers[row.protocol.task, row.protocol.k, row.protocol.subset, row.top] = (row.recall, row.mean_recall)
+    return numbers

@@ -75,7 +75,7 @@ def make(
     proposals: Path,
     out: Path,
     seeds: Sequence[int],
-    taken_apart: bool = False,
+    taken_apart: Sequence[int] = (),
     watcher: Place | None = None,
     stop: Stop | None = None,
 ) -> BoxesTable:

@@ -55,7 +55,7 @@ class Made:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("boxes")
     file, out = proposal_file(folder / "proposals.jsonl"), folder / "out"
-    return Made(folder, file, make(CONFIG, file, out, (0, 1)), make(CONFIG, file, out, (0,), taken_apart=True))
+    return Made(folder, file, make(CONFIG, file, out, (0, 1)), make(CONFIG, file, out, (0,), taken_apart=(0,)))
 
 
 def same(a: Any, b: Any) -> bool:

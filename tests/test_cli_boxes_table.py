@@ -108,7 +108,7 @@ def test_lus_proposals_are_found_beside_the_dataset_and_each_ingredient_is_told(
     root = many_vrd(tmp_path / "data")
     write_lu(root)
     words = ("reproduce", "vrd-lu", "--data", root, "--out", tmp_path / "out", "--seeds", "1")
-    shown = command(*words)
+    shown = command(*words, "--ingredients", "1")
     assert shown.code == 0, shown.err
     for told in (
         "labels as detected",
@@ -119,7 +119,7 @@ def test_lus_proposals_are_found_beside_the_dataset_and_each_ingredient_is_told(
         assert told in shown.out
     assert "…" not in shown.out
     assert {row["fit"] for row in rows_of(tmp_path / "out" / "table1.csv")} >= {"held-out", "cross-fitted"}
-    again = command(*words, "--no-ingredients")
+    again = command(*words, "--ingredients", "0")
     assert again.code == 0
     assert "labels as detected" not in again.out
     assert not (tmp_path / "out" / "table1-losses.csv").exists()

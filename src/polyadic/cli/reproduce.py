@@ -75,7 +75,9 @@ def vrd_pictures(
 
 _Data = Annotated[Path, typer.Option("--data", help="The folder that holds the dataset.")]
 _Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each kind, with seeds 0, 1, ...")]
-_Apart = Annotated[bool, typer.Option("--ingredients/--no-ingredients", help="Also what each ingredient is worth.")]
+_Apart = Annotated[
+    int, typer.Option("--ingredients", min=0, help="Seeds with which each ingredient is changed in turn; 0: none.")
+]
 _Rows = Annotated[Path | None, typer.Option("--csv", help="Where the rows go. Default: table1.csv in --out.")]
 
 
@@ -87,7 +89,7 @@ def vrd_lu(
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="A folder for runs and scores.")] = Path("runs/vrd-lu"),
     seeds: _Seeds = 3,
-    ingredients: _Apart = True,
+    ingredients: _Apart = 3,
     csv: _Rows = None,
 ) -> None:
     """VRD on Lu's proposals without pixels, beside the upper block of the paper's Table 1; an hour or two on a CPU."""
@@ -107,7 +109,7 @@ def table_1(
     dataset: Annotated[str, typer.Option("--dataset", help="vrd, vg150, vg200 or coco (own data).")] = "vrd",
     out: Annotated[Path, typer.Option("--out", help="A folder for runs and scores.")] = Path("runs/table1"),
     seeds: _Seeds = 3,
-    ingredients: _Apart = False,
+    ingredients: _Apart = 0,
     csv: _Rows = None,
 ) -> None:
     """The same on any dataset and any detector's proposals: VG150, VG200, better proposals of VRD, own data."""
@@ -121,7 +123,7 @@ def _boxes(
     training: Path | None,
     out: Path,
     seeds: int,
-    ingredients: bool,
+    ingredients: int,
     csv: Path | None,
 ) -> None:
     from polyadic.cli.train import stopped
@@ -139,7 +141,7 @@ def _boxes(
     check_file(target)
     with watching() as watcher, Stop().on_interrupt() as stop:
         try:
-            found = boxes_table(config, proposals, out, range(seeds), ingredients, watcher, stop)
+            found = boxes_table(config, proposals, out, range(seeds), range(ingredients), watcher, stop)
         except Interrupted:
             stopped("the same command again")
     files = write(found, target)

@@ -74,11 +74,18 @@ class BoxesTable:
 
 
 def boxes_table(
-    config: Config, proposals: Path, out: Path, seeds: Sequence[int], taken_apart: bool, watcher: Watcher, stop: Stop
+    config: Config,
+    proposals: Path,
+    out: Path,
+    seeds: Sequence[int],
+    taken_apart: Sequence[int],
+    watcher: Watcher,
+    stop: Stop,
 ) -> BoxesTable:
     """Train and score everything; what is there already is kept, so that it goes on after an interruption.
 
-    `proposals` are boxes of the test images; `taken_apart` adds the runs that tell what each ingredient is worth.
+    `proposals` are boxes of the test images. `taken_apart` are the seeds of the runs that tell what each ingredient is
+    worth; those are many.
     """
     start = time.monotonic()
     lab = _Lab(config, proposals.expanduser().resolve(), out.expanduser().resolve(), tuple(seeds), watcher, stop)
@@ -87,7 +94,7 @@ def boxes_table(
         scores += lab.cross_fitted()
     losses: list[LossRow] = []
     if taken_apart:
-        for name, seed, folder, tested, held_out in lab.taken_apart():
+        for name, seed, folder, tested, held_out in lab.taken_apart(taken_apart):
             scores += [tested, held_out]
             if held_out.loss is not None:
                 losses.append(LossRow(name, seed, held_out.loss, round(seconds_of(folder), 1)))
@@ -145,7 +152,7 @@ class _Lab:
             mixed: list[Group] = [(models[1 - half], halves[half]) for half in (0, 1)]
             yield self._score("cross-fitted-mean", mixed, "cross-fitted", None)
 
-    def taken_apart(self) -> Iterator[tuple[str, int, Path, Scores, Scores]]:
+    def taken_apart(self, seeds: Sequence[int]) -> Iterator[tuple[str, int, Path, Scores, Scores]]:
         """Each variant trained without the held-out images, and scored on the test images and on those."""
         trained: dict[str, list[Variant]] = {}
         for variant in variants(self.config):
@@ -153,7 +160,7 @@ class _Lab:
         config = self._fed(self.config, self.proposals)
         known, held_out = load_training(config), load_split(config, "validation")
         boxes = BoxSource(known.detections, None if known.detections is not None else known.noise)
-        for seed in self.seeds:
+        for seed in seeds:
             for same in trained.values():
                 name = f"held-out-{same[0].name.replace(' ', '-')}-seed-{seed}"
                 model = self._train(config.change(**same[0].training), name, seed)

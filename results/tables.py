@@ -5,6 +5,7 @@ Each stands between `<!-- table NAME -->` and `<!-- end -->`; nothing between th
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 import sys
@@ -68,12 +69,39 @@ def misses() -> str:
     return _table(["k = 10, percent of the truths", *boxes_rows.shares(fates, "plain", 10, 50)], body)
 
 
+def speed() -> str:
+    """Milliseconds per image, beside the paper's."""
+    with (ROOT / "results" / "vrd-speed.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    parts = ("learning_ms", "features_ms", "heads_ms", "ranking_ms", "inference_ms")
+    head = [
+        "ms per image",
+        "learning",
+        "features",
+        "heads",
+        "ranking",
+        "inference",
+        "dense / exact ranking",
+        "epoch, s",
+    ]
+    body = [
+        [f"{row['sources']}, rank {row['rank']}", *(f"{float(row[part]):.1f}" for part in parts)]
+        + [
+            f"{float(row['dense_ratio_median']):.0f}x ({float(row['dense_ratio_least']):.0f}x to {float(row['dense_ratio_most']):.0f}x)"
+        ]
+        + [f"{float(row['epoch_s']):.0f}"]
+        for row in rows
+    ]
+    return _table(head, [*body, ["the paper, VGG16 on its GPU", "210", "", "", "", "570", "", "360"]])
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "vrd-boxes": headline,
     "vrd-boxes-zero-shot": zero_shot,
     "vrd-boxes-mean-recall": mean_recall,
     "vrd-boxes-ingredients": ingredients,
     "vrd-boxes-misses": misses,
+    "vrd-speed": speed,
 }
 
 

@@ -360,8 +360,9 @@ def test_other_things_than_detections_and_true_labels_are_refused(unchecked: Non
     model: Any = model_of("evidence")
     with pytest.raises(PolyadicError, match=r"expected Detections, got list; Detections\.from_arrays makes them"):
         model.predict(photo(), [[1, 2, 3, 4]])
-    with pytest.raises(PolyadicError, match="true labels are for evaluation"):
-        model.predict(photo(), detections(2), parts=Parts(labels=True))
+    for parts in (Parts(labels=True), Parts(relabel=False)):
+        with pytest.raises(PolyadicError, match=r"fixed labels .* are for evaluation"):
+            model.predict(photo(), detections(2), parts=parts)
 
 
 def test_a_model_and_boxes_of_other_words_do_not_meet() -> None:

@@ -84,14 +84,12 @@ def speed() -> str:
         "dense / exact ranking",
         "epoch, s",
     ]
-    body = [
-        [f"{row['sources']}, rank {row['rank']}", *(f"{float(row[part]):.1f}" for part in parts)]
-        + [
-            f"{float(row['dense_ratio_median']):.0f}x ({float(row['dense_ratio_least']):.0f}x to {float(row['dense_ratio_most']):.0f}x)"
-        ]
-        + [f"{float(row['epoch_s']):.0f}"]
-        for row in rows
-    ]
+    body = []
+    for row in rows:
+        median, least, most = (f"{float(row[f'dense_ratio_{name}']):.0f}x" for name in ("median", "least", "most"))
+        times = [f"{float(row[part]):.1f}" for part in parts]
+        name = f"{row['sources']}, rank {row['rank']}"
+        body.append([name, *times, f"{median} ({least} to {most})", f"{float(row['epoch_s']):.0f}"])
     return _table(head, [*body, ["the paper, VGG16 on its GPU", "210", "", "", "", "570", "", "360"]])
 
 

@@ -30,6 +30,7 @@ from polyadic import RelationModel, TripletPrior, Vocabulary
 from polyadic.config import DETECTOR_PRESETS, PRESETS, Config
 from polyadic.datasets.toy import World
 from polyadic.detector import Detector
+from polyadic.head import TripletHead
 from polyadic.ranking.origin import Origin
 from polyadic.scenes import open_photo
 
@@ -74,6 +75,7 @@ def _scale(model: RelationModel, spread: tuple[float, ...]) -> None:
     photo = World(1, 1).dataset("test")[0].open().resize((800, 600))
     assert model.detector is not None
     scores = model.pairs_of(model.detector(open_photo(photo)), photo)
+    assert isinstance(model.head, TripletHead)
     branches = model.head.subject, model.head.predicate, model.head.object
     for branch, factor, wanted in zip(branches, scores.cp.factors, spread, strict=True):
         ratio = wanted / float((factor - factor.mean(-1, keepdim=True)).std())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polyadic import CPTensor, Relations, TripletPrior, Vocabulary
 from polyadic.config import Config
-from polyadic.model import RelationModel
+from polyadic.model import PairScores, RelationModel
 from polyadic.scenes import Detections, Scene
 
 NAMES = Vocabulary(objects=("dog", "cat", "cup", "bed"), predicates=("on", "by", "under"))
@@ -45,6 +45,9 @@ def model_of(*sources: str, stages: tuple[str, ...] = STAGES, **values: Any) -> 
     triplets = torch.tensor([[0, 1, 2], [0, 1, 2], [3, 0, 1], [2, 2, 2]])
     prior = TripletPrior.from_triplets(triplets, NAMES.sizes)
     model = RelationModel(Config().change(sources=sources, **{**TINY, **values}), NAMES, prior).eval()
+    if model.geometry is not None:
+        torch.nn.init.normal_(model.geometry.weights.weight)  # λ expects less than one annotation of some pairs
+        torch.nn.init.constant_(model.geometry.weights.bias, -0.5)
     model.stages = stages
     return model
 
@@ -74,6 +77,14 @@ def same(a: Relations, b: Relations) -> bool:
 
 def dense(cp: CPTensor) -> Tensor:
     return torch.stack([probability_tensor(*(x[at] for x in cp.factors)) for at in range(len(cp.subject))])
+
+
+def grown(scores: PairScores) -> Tensor:
+    """ψ_c · λ, [B, S, P, O]; each pair sums to the annotations that λ expects of it, at most 1."""
+    assert scores.geometry is not None
+    s, p, o = (x.double().exp() for x in scores.geometry.factors)
+    f = dense(scores.cp) * torch.einsum("bri,brj,brk->bijk", s, p, o)
+    return f / f.sum((1, 2, 3), keepdim=True).clamp_min(1)
 
 
 SOURCES = [("pixels",), ("evidence",), ("evidence", "pixels")]

@@ -9,7 +9,17 @@ from oracles import plain_iou
 from torch import Tensor
 
 from polyadic import box_iou
-from polyadic.boxes import GEOMETRY, ordered_pairs, pair_geometry, pair_masks, suppress, union_boxes
+from polyadic.boxes import (
+    COMPANY,
+    GEOMETRY,
+    box_place,
+    ordered_pairs,
+    pair_company,
+    pair_geometry,
+    pair_masks,
+    suppress,
+    union_boxes,
+)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])
@@ -161,3 +171,63 @@ def test_suppression_is_the_slow_loop(overlap: float) -> None:
             if overlap == 1 or not bool((alike > overlap).any()):
                 kept.append(at)
         assert suppress(boxes, scores, overlap).tolist() == sorted(kept)
+
+
+def test_size_and_place_of_a_box_do_not_depend_on_the_scale_of_its_picture() -> None:
+    boxes, frame = torch.tensor([[10.0, 20, 50, 40], [0, 0, 80, 60], [5, 5, 5, 5]]), torch.tensor([[80.0, 60]])
+    found = box_place(boxes, frame.expand(3, 2))
+    large = box_place(boxes[:2] * 7, frame.expand(2, 2) * 7)
+    torch.testing.assert_close(found[:2], large)
+    expected = [math.log(40 / 80) + 1, math.log(20 / 60) + 1, math.log(40 / 80) - math.log(20 / 60), -0.5, 0.0]
+    torch.testing.assert_close(found[0], torch.tensor([*expected, 4 * 20 / 60 - 2, 4 * 40 / 60 - 2]))
+    torch.testing.assert_close(found[1], torch.tensor([1.0, 1, 0, 0, 0, -2, 2]))
+    assert found.isfinite().all()
+
+
+def share_inside(a: list[float], b: list[float]) -> float:
+    """Of b, inside a."""
+    width, height = (max(0.0, min(a[i + 2], b[i + 2]) - max(a[i], b[i])) for i in (0, 1))
+    return width * height / ((b[2] - b[0]) * (b[3] - b[1]))
+
+
+def apart(a: list[float], b: list[float]) -> float:
+    x, y = ((a[i] + a[i + 2] - b[i] - b[i + 2]) / 2 for i in (0, 1))
+    area = (a[2] - a[0]) * (a[3] - a[1]) * (b[2] - b[0]) * (b[3] - b[1])
+    return math.hypot(x, y) / math.sqrt(math.sqrt(area))
+
+
+@pytest.mark.parametrize("n", [2, 3, 9])
+def test_company_counts_the_boxes_that_are_closer(n: int) -> None:
+    boxes = random_boxes(n, 900, 500)
+    rows, pairs = boxes.tolist(), ordered_pairs(n)
+    found = pair_company(boxes, pairs)
+    assert found.shape == (n * (n - 1), COMPANY)
+
+    def overlap(a: list[float], b: list[float]) -> float:
+        return float(box_iou(torch.tensor(a), torch.tensor(b)))
+
+    kinds = (
+        (overlap, overlap),
+        (share_inside, lambda o, s: share_inside(s, o)),  # from the object's side: of it, inside the subject
+        (lambda a, b: -apart(a, b), lambda a, b: -apart(a, b)),
+    )
+    for at, (s, o) in enumerate(pairs.tolist()):
+        expected = []
+        for pair in kinds:
+            for close, (me, you) in zip(pair, ((s, o), (o, s)), strict=True):
+                mine = close(rows[me], rows[you])
+                others = [i for i in range(n) if i not in (s, o)]
+                closer = sum(close(rows[me], rows[i]) > mine + 1e-9 for i in others)
+                expected += [closer / max(n - 2, 1), float(closer == 0)]
+        area = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in rows]
+        larger = [sum(other > area[i] for other in area) / (n - 1) for i in (s, o)]
+        torch.testing.assert_close(found[at], torch.tensor([*expected, math.log(n), *larger], dtype=torch.float64))
+
+
+def test_company_of_nobody_and_of_boxes_without_area() -> None:
+    assert pair_company(torch.zeros(0, 4), ordered_pairs(0)).shape == (0, COMPANY)
+    assert pair_company(torch.rand(1, 4), ordered_pairs(1)).shape == (0, COMPANY)
+    same = torch.tensor([[5.0, 5, 5, 5]]).expand(4, 4)
+    found = pair_company(same, ordered_pairs(4))
+    assert found.isfinite().all()
+    assert torch.equal(found[:, 1:12:2], torch.ones(12, 6)), "nobody is closer than one of equals"

@@ -111,7 +111,7 @@ def test_what_is_no_run_is_not_removed(command: Command, tmp_path: Path, folder:
     ("words", "message"),
     [
         (("--head.rnk", "3"), "no config key head.rnk; did you mean head.rank?"),
-        (("--embeddin", "3"), "no config key embeddin; did you mean evidence.embedding?"),
+        (("--smoothin", "3"), "no config key smoothin; did you mean ranking.smoothing?"),
         (("--resum", "3"), "no option --resum; did you mean --resume?"),
         (("--head", "3"), "head is a section; set one of its fields, like head.rank"),
         (("--head.rank", "three"), "head.rank must be a whole number, got 'three'"),

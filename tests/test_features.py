@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 from shared_data import real_vrd, shared
 from torch import Tensor, nn
 
-from polyadic.boxes import ordered_pairs, union_boxes
+from polyadic.boxes import box_place, ordered_pairs, pair_geometry, union_boxes
 from polyadic.config import Config, Pixels
 from polyadic.features import Backbone, PairFeatures, PairInputs, prepare_picture
 from polyadic.features.spatial import Reduction, SpatialFeature
@@ -120,7 +121,8 @@ def test_the_fingerprint_follows_all_that_features_depend_on() -> None:
 
     assert mark() == net.fingerprint()
     assert mark(reduce=3, mask=32, spatial=9) == net.fingerprint()  # these come after
-    different = [mark(pool=3), mark(side=72), mark(longest=96), Backbone(TINY).fingerprint()]
+    assert mark(place=True) == net.fingerprint()
+    different = [mark(pool=3), mark(side=72), mark(longest=96), mark(crops=32), Backbone(TINY).fingerprint()]
     different += [Backbone(tiny(strides=(8,))).fingerprint(), Backbone(tiny(strides=(8, 32))).fingerprint()]
     with torch.no_grad():
         next(net.parameters()).view(-1)[0] += 1
@@ -332,6 +334,72 @@ def test_a_reduction_to_more_than_there_is_fills_up_with_zeros(rows: int, width:
     assert found.shape == (2, kept)
     assert found.isfinite().all()
     assert not found[:, min(rows, width) :].any()
+
+
+def test_a_crop_shows_a_box_and_a_little_more_whatever_the_frame() -> None:
+    """On a picture whose colours are linear in the place: the mean is the centre's, the spread that of 1.15 boxes."""
+
+    class Eyes(nn.Module):
+        def forward(self, x: Tensor) -> list[Tensor]:
+            return [x[:, :2], x[:, 2:].square()]
+
+    net = Backbone(tiny(crops=32))
+    net.maps, net.mean, net.std = Eyes(), torch.zeros(3, 1, 1), torch.ones(3, 1, 1)
+    u, v = torch.arange(80).expand(64, 80) + 0.5, torch.arange(64)[:, None].expand(64, 80) + 0.5
+    shown = torch.stack([u * 2, v * 3, u * 2]).round().to(torch.uint8)
+    boxes = torch.tensor([[20.0, 20, 40, 28], [4, 30, 60, 50], [-10.0, 40, 30, 90]])
+    scaled = boxes * torch.tensor([3.0, 2, 3, 2])
+    found = net.cut(shown, scaled, (240.0, 128.0))
+    assert found.shape == (3, 3)
+    half = 0.5 * 1.15
+    for at, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
+        x, y, w, h = (x1 + x2) / 2, (y1 + y2) / 2, (x2 - x1) * half, (y2 - y1) * half
+        left, right, top, bottom = max(x - w, 0), min(x + w, 80), max(y - h, 0), min(y + h, 64)
+        middle, reach = (left + right) / 2, (right - left) / 2
+        square = 4 * (middle**2 + reach**2 / 3)
+        expected = torch.tensor([2 * middle, 1.5 * (top + bottom), square])
+        torch.testing.assert_close(found[at], expected, rtol=0.02, atol=1.5)
+
+
+def test_crops_are_seen_in_parts_as_all_at_once_and_stand_behind_the_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Backbone(tiny(crops=32))
+    boxes = torch.rand(5, 2, 2, generator=torch.Generator().manual_seed(0)).sort(1).values.flatten(1) * 60
+    boxes[3, 2:] = boxes[3, :2]  # no area
+    whole = net.cut(picture(), boxes, (80.0, 64.0))
+    assert whole.shape == (5, net.crop_width)
+    assert whole.isfinite().all()
+    regions, unions = pool_regions(net, picture(), boxes, (80.0, 64.0))
+    assert torch.equal(regions[:, net.width :], whole.half())
+    assert torch.equal(regions[:, : net.width], net(picture(), boxes, (80.0, 64.0)).half())
+    assert unions.shape == (10, net.width)
+    monkeypatch.setattr("polyadic.features.backbone._CROPS", 2)
+    torch.testing.assert_close(net.cut(picture(), boxes, (80.0, 64.0)), whole)
+    assert net.cut(picture(), boxes[:0], (80.0, 64.0)).shape == (0, net.crop_width)
+    assert Backbone(TINY).crop_width == 0
+
+
+def test_crops_reach_the_boxes_and_places_both_boxes_and_pairs() -> None:
+    torch.manual_seed(0)
+    features = PairFeatures(Config(pixels=tiny(crops=32, place=True, reduce=4)), 3, 7, 6).eval()
+    regions, unions = torch.randn(3, 7 + 6), torch.randn(6, 7)
+    x = replace(inputs_of(3, 7, seed=1), regions=regions, unions=unions)
+    features.fit(regions, unions)
+    subject, object, pair = features(x)
+    assert (features.box, features.pair) == (4 + 4 + 7 + 5, 4 + 5 + 24 + 5)
+    assert torch.equal(subject, object)
+    s, o = x.pairs.unbind(-1)
+    for found, layer, numbers in (
+        (subject[:, 8:], features.place, box_place(x.boxes, x.frames)),
+        (pair[:, 9:], features.places, pair_geometry(x.boxes[s], x.boxes[o], x.frames[s])),
+    ):
+        assert layer is not None
+        wide = numbers @ layer.layer.weight.T + layer.layer.bias
+        torch.testing.assert_close(found, torch.cat([numbers, wide.clamp_min(0)], 1))
+    moved = torch.cat([regions[:, :7], torch.randn(3, 6)], 1)
+    other = features(replace(x, regions=moved))
+    assert torch.equal(other[0][:, :4], subject[:, :4])
+    assert not torch.allclose(other[0][:, 4:8], subject[:, 4:8])
+    assert torch.equal(other[2], pair)
 
 
 def test_no_components_keep_features_whole() -> None:

@@ -8,7 +8,7 @@ from oracles import probability_tensor, ranked
 from torch import Tensor
 
 from polyadic import CPTensor, Vocabulary
-from polyadic.boxes import GEOMETRY, ordered_pairs, pair_geometry
+from polyadic.boxes import NUMBERS, ordered_pairs, pair_numbers
 from polyadic.config import Config
 from polyadic.geometry import GeometryPrior
 from polyadic.model import PairScores, Parts, RelationModel
@@ -16,37 +16,56 @@ from polyadic.model import PairScores, Parts, RelationModel
 SIZES = (4, 3, 5)
 
 
-def prior_of(discount: float = 0.0, rank: int = 3) -> GeometryPrior:
+def prior_of(rank: int = 7, sizes: tuple[int, int, int] = SIZES) -> GeometryPrior:
     torch.manual_seed(0)
-    return GeometryPrior(SIZES, rank, hidden=8, discount=discount).double().eval()
+    prior = GeometryPrior(sizes, rank, hidden=8, embedding=6).double().eval()
+    for classes in (prior.subject, prior.object):
+        torch.nn.init.normal_(classes.own)
+    return prior
 
 
 def some_geometry(n: int = 6, seed: int = 1) -> Tensor:
-    return torch.randn(n, GEOMETRY, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(n, NUMBERS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def some_triplets(n: int = 50, seed: int = 2) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.stack([(torch.rand(n, generator=generator) ** 2 * size).long() for size in SIZES], 1)
+def rates(cp: CPTensor, at: int) -> Tensor:
+    """[S, P, O]: the tensor as it is, not normalised."""
+    return torch.einsum("ri,rj,rk->ijk", *(x[at].detach().double().exp() for x in cp.factors))
 
 
-def dense(cp: CPTensor, at: int) -> Tensor:
-    return probability_tensor(*(x[at].detach() for x in cp.factors))
+def test_it_gives_each_pair_a_cp_tensor_whose_components_have_one_predicate_each() -> None:
+    prior = prior_of()
+    cp = prior(some_geometry())
+    assert (cp.batch_shape, cp.rank, cp.sizes) == ((6,), 7, SIZES)
+    assert not torch.allclose(rates(cp, 0), rates(cp, 1))
+    assert torch.equal((cp.predicate > -torch.inf).sum(-1), torch.ones(6, 7, dtype=torch.long))
+    assert torch.equal(cp.predicate[2].argmax(-1), prior.predicates)
+    assert prior(some_geometry(0)).batch_shape == (0,)
 
 
-def test_it_gives_a_distribution_over_triplets_for_each_pair() -> None:
-    cp = prior_of()(some_geometry())
-    assert (cp.batch_shape, cp.rank, cp.sizes) == ((6,), 3, SIZES)
-    assert not torch.allclose(dense(cp, 0), dense(cp, 1))
-    assert prior_of(0.5).weight(some_geometry(0)).batch_shape == (0,)
+@pytest.mark.parametrize("rank", [1, 3, 4])
+def test_every_predicate_has_a_component(rank: int) -> None:
+    prior = prior_of(rank)
+    assert prior.rank == max(rank, 3)
+    prior.fit_scale(some_geometry(), torch.tensor([1, 1, 1, 1]))
+    assert set(prior.predicates.tolist()) == {0, 1, 2}
+
+
+def test_frequent_predicates_have_more_components() -> None:
+    prior = prior_of(8)
+    predicates = torch.tensor([0] * 19 + [1] * 9 + [2])  # with one added to each count: 20, 10, 2
+    prior.fit_scale(some_geometry(400), predicates)
+    assert torch.bincount(prior.predicates).tolist() == [5, 2, 1]  # d'Hondt: 20/2, 20/3, 20/4 and 10/2, 20/5
+    started = prior.weights.bias.detach().exp()
+    assert [float(started[prior.predicates == p].sum() * 400) for p in range(3)] == pytest.approx([20, 10, 2])
 
 
 def test_it_sees_geometry_as_standardised_by_what_it_was_fitted_to() -> None:
-    geometry, triplets = some_geometry(40), some_triplets(40)
-    shift = torch.linspace(-50, 50, GEOMETRY, dtype=torch.float64)
+    geometry, predicates = some_geometry(40), torch.arange(40) % 3
+    shift = torch.linspace(-50, 50, NUMBERS, dtype=torch.float64)
     plain, moved = prior_of(), prior_of()
-    plain.fit_scale(geometry, triplets)
-    moved.fit_scale(geometry * 30 + shift, triplets)
+    plain.fit_scale(geometry, predicates)
+    moved.fit_scale(geometry * 30 + shift, predicates)
     for a, b in zip(plain(geometry).factors, moved(geometry * 30 + shift).factors, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     column = geometry[:, 3]
@@ -56,77 +75,85 @@ def test_it_sees_geometry_as_standardised_by_what_it_was_fitted_to() -> None:
 
 def test_one_pair_or_equal_ones_can_be_fitted_to() -> None:
     prior = prior_of()
-    prior.fit_scale(some_geometry(1), some_triplets(1))
-    assert all(x.isfinite().all() for x in prior(some_geometry(3)).factors)
+    prior.fit_scale(some_geometry(1), torch.tensor([2]))
+    assert all((x < torch.inf).all() and not x.isnan().any() for x in prior(some_geometry(3)).factors)
 
 
-@pytest.mark.parametrize("discount", [0.0, 0.4, 1.0])
-def test_the_discount_divides_out_class_frequencies(discount: float) -> None:
-    prior, triplets, geometry = prior_of(discount), some_triplets(), some_geometry()
-    prior.fit_scale(geometry, triplets)
-    full, weight = prior(geometry), prior.weight(geometry)
-    counts = [[1 + sum(t[a] == i for t in triplets.tolist()) for i in range(n)] for a, n in enumerate(SIZES)]
-    divisor = torch.ones(SIZES, dtype=torch.float64)
-    for s, p, o in torch.cartesian_prod(*(torch.arange(n) for n in SIZES)).tolist():
-        shares = (counts[a][i] / sum(counts[a]) for a, i in enumerate((s, p, o)))
-        divisor[s, p, o] = math.prod(shares) ** discount
-    for at in range(len(geometry)):
-        expected = dense(full, at) / divisor
-        torch.testing.assert_close(dense(weight, at), expected / expected.sum(), rtol=1e-5, atol=1e-9)
+def test_the_loss_is_that_of_poisson_counts() -> None:
+    """A pair may have no annotation, one, or several, the same one twice included."""
+    prior, geometry = prior_of(), some_geometry(5)
+    labels = torch.tensor([[0, 1], [3, 4], [2, 0], [3, 4], [1, 1]])
+    annotations = [(1, 2), (1, 0), (3, 1), (3, 1), (4, 0)]
+    expected = 0.0
+    for at, (s, o) in enumerate(labels.tolist()):
+        row = rates(prior(geometry), at)[s, :, o]
+        counts = [sum((at, p) == each for each in annotations) for p in range(3)]
+        expected += sum(float(rate) - n * math.log(rate) for rate, n in zip(row, counts, strict=True))
+    rows, predicates = (torch.tensor(column) for column in zip(*annotations, strict=True))
+    found = prior.nll(geometry, labels, rows, predicates)
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
+    found.backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in prior.parameters())
 
 
-@pytest.mark.parametrize("discount", [0.0, 0.7])
-def test_the_product_with_the_networks_tensor_is_ranked_as_the_dense_product(discount: float) -> None:
+def test_the_product_with_the_networks_tensor_is_ranked_as_the_dense_product() -> None:
     names = Vocabulary(objects=("a", "b", "c", "d"), predicates=("x", "y", "z"))
     settings = {"sources": ("evidence",), "head.hidden": 2, "selector.hidden": 2, "boxes.epochs": 1, "head.rank": 2}
-    small = {"geometry.hidden": 4, "geometry.rank": 3, "geometry.discount": discount}
+    small = {"geometry.hidden": 4, "geometry.rank": 5, "geometry.embedding": 3}
     torch.manual_seed(0)
     model = RelationModel(Config().change(**settings, **small), names).eval()
     assert model.geometry is not None
     pairs, generator = ordered_pairs(3), torch.Generator().manual_seed(3)
     boxes = torch.rand(3, 2, 2, generator=generator).sort(1).values.flatten(1) * 80
-    frame = torch.tensor([[80.0, 80]]).expand(len(pairs), 2)
-    geometry = pair_geometry(boxes[pairs[:, 0]], boxes[pairs[:, 1]], frame)
-    triplets = torch.randint(3, (20, 3), generator=generator)
-    model.geometry.fit_scale(geometry, triplets)
+    geometry = pair_numbers(boxes, torch.tensor([[80.0, 80]]).expand(3, 2), pairs)
+    model.geometry.fit_scale(geometry, torch.tensor([0, 0, 1]))
     factors = (torch.randn(len(pairs), 2, n, dtype=torch.float64, generator=generator) for n in names.sizes)
     cp = CPTensor(*factors)
     with torch.no_grad():
-        grown = model.geometry.weight(geometry)
+        grown = model.geometry(geometry)
     scores = PairScores(boxes, pairs, cp, None, None, grown)
-    expected = torch.stack([dense(cp, at) * dense(grown, at) for at in range(len(pairs))])
-    expected = expected / expected.sum((1, 2, 3), keepdim=True)  # the product is normalised
-    best = ranked(expected.log(), None, 30)
+    psi_c = [probability_tensor(*(x[at] for x in cp.factors)) for at in range(len(pairs))]
+    expected = torch.stack([each * rates(grown, at) for at, each in enumerate(psi_c)])
+    totals = expected.sum((1, 2, 3), keepdim=True)
+    assert bool((totals < 1).any())
+    best = ranked((expected / totals.clamp_min(1)).log(), None, 30)
     found = model.rank(scores, top=30)
     assert [(r.pair, *r.triplet) for r in found] == [entry[1:] for entry in best]
     torch.testing.assert_close(found.log_score, torch.tensor([entry[0] for entry in best], dtype=torch.float64))
-    plain = ranked(torch.stack([dense(cp, at) for at in range(len(pairs))]).log(), None, 30)
+    plain = ranked(torch.stack(psi_c).log(), None, 30)
     without = model.rank(scores, top=30, parts=Parts(geometry=False))
     assert [(r.pair, *r.triplet) for r in without] == [entry[1:] for entry in plain]
 
 
-def test_it_learns_a_known_distribution() -> None:
-    """Two kinds of geometry, each with its own two triplets: P(t | geometry) is .75 and .25."""
+def test_it_learns_how_often_pairs_are_annotated_and_with_what() -> None:
+    """Two kinds of geometry, two pairs of labels: predicate and rate depend on both."""
     torch.manual_seed(0)
-    table = torch.tensor([[[0, 0, 1], [1, 1, 0]], [[2, 2, 3], [0, 2, 4]]])
-    kinds, rare = torch.arange(80) % 2, torch.arange(80) // 2 % 4 == 0
-    triplets = table[kinds, rare.long()]
+    n = 400
+    kind, which = torch.arange(n) % 2, torch.arange(n) // 2 % 2
+    labels = torch.tensor([[0, 1], [2, 3]])[which]
+    often = torch.tensor([[1.0, 0.25], [0.5, 0.75]])[kind, which]  # share of pairs that are annotated
+    named = torch.tensor([[0, 1], [2, 0]])[kind, which]
+    rows = ((torch.arange(n) // 4 % 4 + 0.5) / 4 < often).nonzero()[:, 0]
 
     def draw() -> Tensor:
-        geometry = torch.randn(80, GEOMETRY) * 0.1
-        geometry[:, 0] += kinds
+        geometry = torch.randn(n, NUMBERS) * 0.1
+        geometry[:, 0] += kind
         return geometry
 
-    prior = GeometryPrior(SIZES, rank=4, hidden=16, dropout=0.0)
-    prior.fit_scale(draw(), triplets)
-    optimiser = torch.optim.Adam(prior.parameters(), 0.01)
-    for _ in range(250):
-        loss = prior(draw()).nll(triplets).mean()
+    prior = GeometryPrior(SIZES, 5, hidden=16, dropout=0.0, embedding=4)
+    prior.fit_scale(draw(), named[rows])
+    optimiser = torch.optim.Adam(prior.parameters(), 0.02)
+    for _ in range(200):
+        loss = prior.nll(draw(), labels, rows, named[rows]) / n
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     with torch.no_grad():
         cp = prior(draw())
-    for kind in (0, 1):
-        found = [float(cp.log_prob(table[kind, at].expand(80, 3)).exp()[kinds == kind].mean()) for at in (0, 1)]
-        assert found == pytest.approx([0.75, 0.25], abs=0.05)
+    for a in (0, 1):
+        for b in (0, 1):
+            at = int(((kind == a) & (which == b)).nonzero()[0])
+            s, o = labels[at].tolist()
+            found = rates(cp, at)[s, :, o]
+            assert float(found[named[at]]) == pytest.approx(float(often[at]), abs=0.1)
+            assert float(found.sum() - found[named[at]]) < 0.1

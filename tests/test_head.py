@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from polyadic.boxes import ordered_pairs
-from polyadic.head import Branch, TripletHead
+from polyadic.head import Branch, LabelHead, TripletHead
 
 BOX, PAIR, HIDDEN, SIZES = 6, 9, 7, (5, 3, 4)  # all unequal
 
@@ -28,9 +28,8 @@ def features(n: int, pairs: Tensor, seed: int = 1) -> tuple[Tensor, Tensor, Tens
 
 
 def plain_branch(branch: Branch, x: Tensor, labels: list[int]) -> Tensor:
-    """One row: two fully connected layers with ReLU, R·classes outputs, lifted labels. [R, classes]."""
+    """One row: fully connected layers with ReLU, R·classes outputs, lifted labels. [R, classes]."""
     layers = [each for each in branch.hidden if isinstance(each, nn.Linear)]
-    assert len(layers) == 2
     for layer in layers:
         x = (layer.weight @ x + layer.bias).clamp_min(0)
     flat = branch.scores.weight @ x + branch.scores.bias
@@ -125,3 +124,28 @@ def test_dropout_works_in_training_only() -> None:
     assert torch.equal(head(*x, pairs).subject, head(*x, pairs).subject)
     head.train()
     assert not torch.equal(head(*x, pairs).subject, head(*x, pairs).subject)
+
+
+def test_features_are_dropped_where_the_config_says() -> None:
+    torch.manual_seed(0)
+    head, pairs = TripletHead(BOX, PAIR, SIZES, 2, HIDDEN, 0.0, input_dropout=0.5).double(), ordered_pairs(3)
+    x = features(3, pairs)
+    for at in range(3):
+        assert not torch.equal(head(*x, pairs).factors[at], head(*x, pairs).factors[at])
+    head.eval()
+    assert torch.equal(head(*x, pairs).predicate, head(*x, pairs).predicate)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_head_of_labels_is_one_classifier_for_both_boxes(layers: int) -> None:
+    torch.manual_seed(0)
+    head, pairs = LabelHead(BOX, (5, 3, 5), HIDDEN, 0.5, 0.5, layers).double().eval(), ordered_pairs(4)
+    subject, object, pair = features(4, pairs)
+    cp = head(subject, object, pair, pairs)
+    assert (cp.rank, cp.sizes) == (1, (5, 3, 5))
+    with torch.no_grad():
+        share = torch.stack([plain_branch(head.label, row, [])[0].softmax(-1) for row in subject])  # [N, S]
+    for at, (s, o) in enumerate(pairs.tolist()):
+        expected = share[s][:, None, None] * share[o][None, None] / 3
+        torch.testing.assert_close(cp.dense()[at].detach(), expected.expand(5, 3, 5))
+    assert not head(subject[:0], object[:0], pair[:0], pairs[:0]).batch_shape[0]

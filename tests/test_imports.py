@@ -24,6 +24,7 @@ LAYERS = [
         "head",
         "selection",
         "geometry",
+        "neighbours",
         "simulation",
         "cache",
         "detector",

@@ -17,6 +17,7 @@ from model_cases import (
     agree,
     dense,
     detections,
+    grown,
     model_of,
     photo,
     same,
@@ -24,7 +25,7 @@ from model_cases import (
 )
 from oracles import ranked
 
-from polyadic.boxes import ordered_pairs, pair_geometry
+from polyadic.boxes import ordered_pairs, pair_numbers
 from polyadic.features import PairInputs, prepare_picture
 from polyadic.model import PairScores, Parts, make_inputs
 from polyadic.scenes import Detections, Scene
@@ -39,8 +40,8 @@ def test_predictions_are_the_best_entries_of_the_dense_f_spo(sources: tuple[str,
     assert model.prior is not None
     assert scores.log_selected is not None
     assert scores.geometry is not None
-    psi_c = dense(scores.cp) * dense(scores.geometry)
-    psi_c /= psi_c.sum((1, 2, 3), keepdim=True)
+    psi_c = grown(scores)
+    assert bool((psi_c.sum((1, 2, 3)) < 0.999).all()) == ("evidence" in sources)  # else the limit of 1 counts
     psi_u = model.prior.log_prob(torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))).view(NAMES.sizes)
     f = torch.zeros_like(psi_c)
     for at, (s, o) in enumerate((s, o) for s in range(3) for o in range(3) if s != o):
@@ -50,7 +51,7 @@ def test_predictions_are_the_best_entries_of_the_dense_f_spo(sources: tuple[str,
 
 
 def test_each_pair_is_scored_as_if_it_were_alone() -> None:
-    """Regions, unions, masks and geometry of the right boxes reach each pair."""
+    """Regions, unions, masks and geometry of the right boxes reach each pair; its prior knows the other boxes too."""
     model, given = model_of("pixels"), detections(4)
     assert model.backbone is not None
     assert model.geometry is not None
@@ -65,9 +66,10 @@ def test_each_pair_is_scored_as_if_it_were_alone() -> None:
         torch.testing.assert_close(scores.log_selected[at : at + 1], alone.log_selected)
         for found, expected in zip(scores.cp.factors, alone.cp.factors, strict=True):
             torch.testing.assert_close(found[at], expected[0], rtol=1e-5, atol=1e-6)
-        expected_prior = model.geometry.weight(pair_geometry(two[:1], two[1:], frame))
         assert scores.geometry is not None
-        torch.testing.assert_close(scores.geometry.predicate[at], expected_prior.predicate[0])
+        expected_prior = model.geometry(pair_numbers(boxes, frame.expand(4, 2), torch.tensor([[s, o]])))
+        for found, expected in zip(scores.geometry.factors, expected_prior.factors, strict=True):
+            torch.testing.assert_close(found[at], expected[0])
 
 
 @pytest.mark.parametrize(("selected", "prior", "geometry"), list(itertools.product([False, True], repeat=3)))
@@ -77,10 +79,7 @@ def test_parts_leave_out_exactly_what_they_say(selected: bool, prior: bool, geom
     assert model.prior is not None
     assert scores.log_selected is not None
     assert scores.geometry is not None
-    f = dense(scores.cp)
-    if geometry:
-        f = f * dense(scores.geometry)
-        f /= f.sum((1, 2, 3), keepdim=True)
+    f = grown(scores) if geometry else dense(scores.cp)
     if prior:
         triplets = torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))
         f = f * model.prior.log_prob(triplets).exp().view(NAMES.sizes)
@@ -229,13 +228,16 @@ def test_with_known_labels_only_predicates_compete() -> None:
     assert model.prior is not None
     assert scores.geometry is not None
     assert scores.log_selected is not None
-    joint = scores.cp.to(torch.float64).dense() * scores.geometry.to(torch.float64).dense()
+    psi_c = scores.cp.to(torch.float64).dense()
+    s, p, o = (x.double().exp() for x in scores.geometry.factors)
+    expects = torch.einsum("bri,brj,brk->bijk", s, p, o)
     place = {tuple(pair): at for at, pair in enumerate(scores.pairs.tolist())}
     for pair, (s, p, o), score in zip(
         predicted.pairs.tolist(), predicted.triplets.tolist(), predicted.scores, strict=True
     ):
         at = place[tuple(pair)]
-        conditional = joint[at, s, p, o] / joint[at, s, :, o].sum()
+        row = psi_c[at, s, :, o] / psi_c[at, s, :, o].sum() * expects[at, s, :, o]
+        conditional = row[p] / row.sum().clamp_min(1)
         prior = 0.7 * float(model.prior.log_prob(torch.tensor([s, p, o])))
         assert scores.log_boxes is not None
         rest = prior + 1.3 * float(scores.log_selected[at]) + 0.4 * float(scores.log_boxes[at])
@@ -254,8 +256,7 @@ def test_labels_that_stand_are_scored_by_the_joint_distribution() -> None:
     assert scores.geometry is not None
     assert scores.log_selected is not None
     assert scores.log_boxes is not None
-    joint = scores.cp.to(torch.float64).dense() * scores.geometry.to(torch.float64).dense()
-    joint /= joint.sum((1, 2, 3), keepdim=True)
+    joint = grown(scores)
     for given, known in ((labels, labels), (None, scene.labels)):
         predicted = model.predictions(scene, scores, parts=Parts(relabel=False), labels=given)
         expected = {}

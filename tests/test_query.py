@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import EXPONENTS, NAMES, dense, detections, model_of, photo
+from model_cases import EXPONENTS, NAMES, dense, detections, grown, model_of, photo
 from torch import Tensor
 
 from polyadic import CPTensor, PolyadicError, RelationModel, Relations, TripletPrior
@@ -28,13 +28,14 @@ def dense_parts(model: RelationModel, given: Detections, parts: Parts = ALL) -> 
     assert model.prior is not None
     assert scores.log_selected is not None
     assert scores.geometry is not None
-    joint = dense(scores.cp) * (dense(scores.geometry) if parts.geometry else 1)
-    joint /= joint.sum((1, 2, 3), keepdim=True)
+    joint = grown(scores) if parts.geometry else dense(scores.cp)
+    total = joint.sum((1, 2, 3), keepdim=True)
+    joint = joint / total
     weights = model.config.ranking
     triplets = torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))
     if parts.prior:
         joint = joint * (weights.prior * model.prior.log_prob(triplets)).exp().view(NAMES.sizes)
-    f = joint.clone()
+    f = joint * total
     for at, (s, o) in enumerate(PAIRS):
         boxes = math.log(given.scores[s]) + math.log(given.scores[o])
         chosen = weights.selected * float(scores.log_selected[at]) if parts.selected else 0.0

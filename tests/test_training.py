@@ -253,10 +253,11 @@ def test_the_prior_that_knows_the_boxes_learns_and_counts_in_ranking(whole: Ende
     scores = whole.model.pairs_of(true_detections(scene), scene.open())
     assert scores.geometry is not None
     with_it, without = (whole.model.rank(scores, parts=Parts(geometry=use)) for use in (True, False))
-    grown = scores.cp.product(scores.geometry).log_prob
+    grown, limit = scores.cp.product(scores.geometry), torch.tensor(0.0)
     pair, triplet = with_it.pair[0], with_it.triplet[0]
     assert not torch.equal(with_it.log_score, without.log_score)
-    expected = grown(triplet.expand(len(scores.pairs), 3))[pair] + scores.log_selected[pair]
+    expected = grown.log_prob(triplet.expand(len(scores.pairs), 3))[pair] + scores.log_selected[pair]
+    expected = expected + torch.minimum(grown.log_z() - scores.cp.log_z(), limit)[pair]
     prior = whole.model.prior.log_prob(triplet[None])[0]
     assert float(with_it.log_score[0]) == pytest.approx(float(expected + prior), abs=1e-3)
 

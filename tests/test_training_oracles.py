@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor, nn
 from training_cases import ALL_STAGES, Ended, detect, finish, same, tiny, write_detections
 
-from polyadic.boxes import pair_geometry
+from polyadic.boxes import box_place, ordered_pairs, pair_numbers
 from polyadic.config import Config, Stage
 from polyadic.cp import CPTensor
 from polyadic.datasets.toy import World, write
@@ -155,21 +155,29 @@ def dense(cp: CPTensor, row: int) -> Tensor:
     return log_probability_tensor(*(x[row].detach() for x in cp.factors))
 
 
-def geometry_of(scenes: Sequence[Scene]) -> tuple[Tensor, list[tuple[int, int, int]]]:
-    rows, triplets = [], []
+def expected(cp: CPTensor, row: int) -> Tensor:
+    """Of a tensor that is no distribution."""
+    return torch.einsum("ri,rj,rk->ijk", *(x[row].detach().double().exp() for x in cp.factors))
+
+
+def all_pairs(scenes: Sequence[Scene]) -> list[tuple[Tensor, int, int, list[int]]]:
+    """Geometry, the two labels and the annotated predicates of each ordered pair."""
+    found = []
     for scene in scenes:
-        corners, frame = torch.from_numpy(scene.boxes).float(), torch.tensor([frame_of(scene)])
-        for s, p, o in scene.relations.tolist():
-            rows.append(pair_geometry(corners[[s]], corners[[o]], frame))
-            triplets.append((int(scene.labels[s]), p, int(scene.labels[o])))
-    return torch.cat(rows), triplets
+        corners = torch.from_numpy(scene.boxes).float()
+        frames = torch.tensor([frame_of(scene)]).expand(len(corners), 2)
+        for s, o in itertools.permutations(range(len(corners)), 2):
+            predicates = [p for a, p, b in scene.relations.tolist() if (a, b) == (s, o)]
+            geometry = pair_numbers(corners, frames, torch.tensor([[s, o]]))
+            found.append((geometry, int(scene.labels[s]), int(scene.labels[o]), predicates))
+    return found
 
 
 def test_the_prior_that_knows_the_boxes_is_judged_without_dropout(wide: Config, tmp_path: Path) -> None:
     trainer = a_trainer(wide, tmp_path)
     task: Any = stages.boxes(trainer, True)
     prior, known = trainer.model.geometry, trainer.data.annotations
-    torch.testing.assert_close(prior.mean, geometry_of(known)[0].mean(0))
+    torch.testing.assert_close(prior.mean, torch.cat([x for x, *_ in all_pairs(known)]).mean(0))
     task.train_mode()
     judged = task.validate()["log-likelihood"]
     prior.eval()
@@ -177,10 +185,53 @@ def test_the_prior_that_knows_the_boxes_is_judged_without_dropout(wide: Config, 
     assert len(rows) == len(known)
     loss, count = task.loss([rows[at] for at in some])
     for value, scenes in ((-judged, trainer.data.validation), (float(loss.detach()), [known[at] for at in some])):
-        geometry, triplets = geometry_of(scenes)
-        logs = [float(dense(prior(geometry), row)[triplet]) for row, triplet in enumerate(triplets)]
-        assert value == pytest.approx(-sum(logs) / len(logs), abs=1e-4)
-    assert count == len(triplets)
+        total, annotations = 0.0, 0
+        for geometry, s, o, predicates in all_pairs(scenes):
+            rates = expected(prior(geometry), 0)[s, :, o]
+            total += float(rates.sum()) - sum(math.log(rates[p]) for p in predicates)
+            annotations += len(predicates)
+        assert value == pytest.approx(total / annotations, abs=1e-4)
+    assert count == annotations
+
+
+LABELS: dict[str, Any] = {"head.labels": True, "head.rank": 1, "boxes.epochs": 2, "selection.epochs": 0}
+
+
+def test_a_head_of_labels_learns_each_box_once_and_neighbours_learn_from_annotations(
+    wide: Config, tmp_path: Path
+) -> None:
+    trainer = a_trainer(wide.change(**LABELS, **{"neighbours.noise": 0.0}), tmp_path)
+    model, net = trainer.model, trainer.model.neighbours
+    task: Any = stages.boxes(trainer, True)
+    rows, some = task.examples(0), (0, 3, 10)
+    assert set(task.modules) == {"geometry", "neighbours"}
+    for module in task.modules.values():
+        module.eval()
+    loss, _ = task.loss([rows[at] for at in some])
+    told, boxes, prior, annotations = 0.0, 0, 0.0, 0
+    for scene in (trainer.data.annotations[at] for at in some):
+        corners, labels = torch.from_numpy(scene.boxes).float(), torch.from_numpy(scene.labels)
+        frames, pairs = torch.tensor([frame_of(scene)]).expand(len(corners), 2), ordered_pairs(len(corners))
+        numbers = pair_numbers(corners, frames, pairs)
+        told += float(net.nll(box_place(corners, frames), numbers, pairs, labels).detach()) * len(labels)
+        at = [pairs.tolist().index([s, o]) for s, _, o in scene.relations.tolist()]
+        named = torch.from_numpy(scene.relations)[:, 1]
+        prior += float(model.geometry.nll(numbers, labels[pairs], torch.tensor(at), named).detach())
+        boxes, annotations = boxes + len(labels), annotations + len(at)
+    assert float(loss.detach()) == pytest.approx(prior / annotations + told / boxes, abs=1e-4)
+    task = stages.triplets(trainer, True)
+    model.eval()
+    examples = task.examples(0)
+    used = [example for example in (examples[at] for at in range(6)) if len(example.target)]
+    loss, count = task.loss(used)
+    nll, total = 0.0, 0
+    for example in used:
+        inputs = example.complete(trainer.regions, model.backbone)
+        logs = model.head.labels(model.features.boxes(inputs)).detach().double()
+        nll -= float(logs[range(len(logs)), example.scene.labels].sum())
+        total += len(logs)
+    assert float(loss.detach()) == pytest.approx(nll / total, abs=1e-4)
+    assert count == total
 
 
 def region_labels(net: Backbone, scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
@@ -221,8 +272,9 @@ def best(model: RelationModel, scene: Scene, prior: Tensor, selected: bool, k: i
     scores: Any = model.pairs_of(true_detections(scene))
     each = []
     for row, chosen in enumerate(scores.log_selected.tolist()):
-        joint = dense(scores.cp, row) + dense(scores.geometry, row)
-        each.append((joint - joint.flatten().logsumexp(0) + prior).flatten() + (chosen if selected else 0.0))
+        joint = dense(scores.cp, row).exp() * expected(scores.geometry, row)
+        joint = (joint / joint.sum().clamp_min(1)).log()
+        each.append((joint + prior).flatten() + (chosen if selected else 0.0))
     values, cells = torch.stack(each).topk(k or 100)  # [B, k]
     pairs = scores.pairs.repeat_interleave(values.shape[1], 0).numpy()
     triplets = np.stack(np.unravel_index(cells.flatten().numpy(), prior.shape), 1)
@@ -233,6 +285,7 @@ def best(model: RelationModel, scene: Scene, prior: Tensor, selected: bool, k: i
 def test_a_stage_is_judged_by_all_it_has_trained(learned: Ended, tmp_path: Path, name: str, k: int) -> None:
     trainer = a_trainer(learned.model.config.change(**{"validation.k": k}), tmp_path)
     trainer.model = model = RelationModel.load(learned.folder)
+    torch.manual_seed(0)
     for weight in model.selector.parameters():  # so that P(X_sel) and dropout matter
         nn.init.normal_(weight)
     for module in (each for each in model.modules() if isinstance(each, nn.Dropout)):

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import timm
 from PIL import Image
+from safetensors.torch import save_file
 
 OBJECTS, PREDICATES = ["person", "horse", "hat"], ["ride", "wear"]
 
@@ -61,3 +64,17 @@ def many_vrd(root: Path) -> Path:
 
     train, test = ({f"{split}{at}.jpg": scene(at) for at in range(n)} for split, n in (("a", 24), ("b", 8)))
     return write_vrd(root, train, test, pictures=False)
+
+
+def pictured_vrd(folder: Path) -> tuple[Path, Path]:
+    """`many_vrd` with pictures of noise, but for two training images, in `folder`/data; weights of a small backbone."""
+    root, rng = many_vrd(folder / "data"), np.random.default_rng(0)
+    for split, missing in (("train", {3, 8}), ("test", set[int]())):
+        names = json.loads((root / f"annotations_{split}.json").read_text())
+        for at, name in enumerate(names):
+            if at not in missing:
+                pixels = rng.integers(0, 256, (50, 50, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / "sg_dataset" / f"sg_{split}_images" / name)
+    weights = folder / "weights.safetensors"
+    save_file(timm.create_model("test_byobnet").state_dict(), weights)
+    return root, weights

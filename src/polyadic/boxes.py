@@ -51,6 +51,18 @@ def pair_masks(
     return (inside[:, :, 1, :, None] & inside[:, :, 0, None, :]).to(scaled.dtype)  # rows are y
 
 
+PLACE = 7
+
+
+def box_place(boxes: Float[Tensor, "N 4"], frame: Float[Tensor, "N 2"]) -> Float[Tensor, "N 7"]:
+    """Size and place of a box in its picture (ours), of the order of 1: log width, height and aspect; centre, ends."""
+    size = _extent(boxes)
+    share = (size / frame).log()
+    centre = (boxes[:, :2] + boxes[:, 2:]) / 2 / frame
+    ends = boxes[:, 1::2] / frame[:, 1:]  # top and bottom
+    return torch.cat([share + 1, share[:, :1] - share[:, 1:], 4 * centre - 2, 4 * ends - 2], -1)
+
+
 GEOMETRY = 24
 
 
@@ -87,6 +99,49 @@ def pair_geometry(
         centre_o / frame,
     ]
     return torch.cat(parts, -1)
+
+
+COMPANY = 15
+
+
+def pair_company(boxes: Float[Tensor, "N 4"], pairs: Int[Tensor, "B 2"]) -> Float[Tensor, "B 15"]:
+    """Where pairs stand among all boxes of one picture (ours): who else is as close, whatever the labels.
+
+    For each of three kinds of closeness (overlap, share of the other inside, distance) the share of other boxes that
+    are closer to the subject than the object is, and whether there is none; then the same from the object's side (12).
+    The number of boxes (1) and the share of them that are larger than subject and object (2).
+    """
+    n, size = len(boxes), _extent(boxes)
+    area, centre = size.prod(-1), (boxes[:, :2] + boxes[:, 2:]) / 2
+    a, b = boxes[:, None], boxes[None]
+    shared = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp_min(0).prod(-1)
+    distance = (centre[:, None] - centre[None]).norm(dim=-1) / (area[:, None] * area[None]) ** 0.25
+    s, o = pairs.unbind(-1)
+    found = []
+    for closeness in (box_iou(a, b), shared / area[None], -distance):
+        for rows, (first, second) in ((closeness, (s, o)), (closeness.T, (o, s))):
+            closer = _larger(rows.masked_fill(torch.eye(n, dtype=torch.bool, device=boxes.device), -torch.inf))
+            mine = closer[first, second]
+            found += [mine / max(n - 2, 1), (mine == 0).to(mine)]
+    larger = _larger(area[None])[0] / max(n - 1, 1)
+    return torch.stack([*found, torch.full_like(found[0], n).log(), larger[s], larger[o]], -1)
+
+
+NUMBERS = GEOMETRY + COMPANY
+
+
+def pair_numbers(
+    boxes: Float[Tensor, "N 4"], frames: Float[Tensor, "N 2"], pairs: Int[Tensor, "B 2"]
+) -> Float[Tensor, "B 39"]:
+    """What the boxes of one picture, all of them, tell of some pairs."""
+    s, o = pairs.unbind(-1)
+    return torch.cat([pair_geometry(boxes[s], boxes[o], frames[s]), pair_company(boxes, pairs)], -1)
+
+
+def _larger(rows: Float[Tensor, "M N"]) -> Float[Tensor, "M N"]:
+    """How many of its row are larger than a number."""
+    ordered = rows.sort(-1).values
+    return (rows.shape[-1] - torch.searchsorted(ordered, rows.contiguous(), right=True)).to(rows)
 
 
 def _extent(boxes: Tensor) -> Tensor:

@@ -1,72 +1,121 @@
-"""A prior that knows the boxes (ours): P(s, p, o | geometry), itself a CP tensor, from annotations alone.
+"""A prior that knows the boxes (ours): how many annotations of (s, p, o) a pair of boxes may expect, from annotations.
 
-ψ_u grown up: a mixture of R' products whose weights and factors follow from the boxes. The product of two CP tensors is
-a CP tensor of rank R·R', so ψ_c times it is ranked exactly, as everything else.
+ψ_u and P(X_sel) grown up into one: λ(s, p, o | geometry), a CP tensor that is not normalised. Its sum over predicates
+says whether a pair of these labels at these boxes is annotated at all. The product of two CP tensors is a CP tensor of
+rank R·R', so ψ_c times it is ranked exactly, as everything else.
 """
 
 from __future__ import annotations
 
+import heapq
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from polyadic.boxes import GEOMETRY
+from polyadic.boxes import NUMBERS
 from polyadic.cp import CPTensor
 
 
 class GeometryPrior(nn.Module):
-    """Geometry of a pair -> CP tensor. The classes of a component are fixed, its weight and predicates move.
+    """Numbers of a pair -> λ. A component has one predicate and fixed classes, made of embeddings; its weight moves.
 
-    `discount` is the exponent of the class frequencies that are divided out: at 1 the prior says how much more likely
-    than by chance a triplet is at these boxes, and ψ_c, which has its own idea of the frequencies, is not told twice.
+    Each predicate has a component of its own, the frequent ones have several.
     """
 
     mean: Tensor
     scale: Tensor
-    log_frequency: Tensor
+    predicates: Tensor
 
     def __init__(
         self,
         sizes: tuple[int, int, int],
-        rank: int = 16,
+        rank: int = 120,
         hidden: int = 256,
-        dropout: float = 0.3,
-        discount: float = 0.0,
+        dropout: float = 0.2,
+        embedding: int = 32,
     ) -> None:
+        """`rank` is raised to one component per predicate."""
         super().__init__()
         S, P, O = sizes
-        self.sizes, self.rank, self.discount = sizes, rank, discount
+        self.sizes, self.rank = sizes, max(rank, P)
         self.trunk = nn.Sequential(
-            nn.Linear(GEOMETRY, hidden),
+            nn.Linear(NUMBERS, hidden),
             nn.ReLU(),
             nn.Dropout(dropout),
             nn.Linear(hidden, hidden),
             nn.ReLU(),
             nn.Dropout(dropout),
         )
-        self.factors = nn.Linear(hidden, rank * (S + P + O))
-        nn.init.normal_(self.factors.bias, std=1.0)  # components must differ from the start
-        self.register_buffer("mean", torch.zeros(GEOMETRY))
-        self.register_buffer("scale", torch.ones(GEOMETRY))
-        self.register_buffer("log_frequency", torch.zeros(S + P + O))
+        self.weights = nn.Linear(hidden, self.rank)
+        self.subject, self.object = (_Classes(n, self.rank, embedding, dropout) for n in (S, O))
+        self.register_buffer("mean", torch.zeros(NUMBERS))
+        self.register_buffer("scale", torch.ones(NUMBERS))
+        self.register_buffer("predicates", torch.arange(self.rank) % P)
 
     @torch.no_grad()
-    def fit_scale(self, geometry: Float[Tensor, "B 24"], triplets: Tensor) -> None:
-        """Standardise by these pairs; class frequencies with one added to each count."""
-        self.mean.copy_(geometry.mean(0))
-        self.scale.copy_(geometry.std(0, correction=0).clamp_min(1e-3))
-        counts = [torch.bincount(x, minlength=n) + 1.0 for x, n in zip(triplets.unbind(-1), self.sizes, strict=True)]
-        self.log_frequency.copy_(torch.cat([(count / count.sum()).log() for count in counts]))
+    def fit_scale(self, numbers: Float[Tensor, "B 39"], predicates: Int[Tensor, " M"]) -> None:
+        """Standardise by all pairs; share out the components by the annotated predicates, and start at their rates."""
+        self.mean.copy_(numbers.mean(0))
+        self.scale.copy_(numbers.std(0, correction=0).clamp_min(1e-3))
+        counts = torch.bincount(predicates, minlength=self.sizes[1]).double() + 1
+        self.predicates.copy_(torch.tensor(_shared_out(counts.tolist(), self.rank)))
+        own = torch.bincount(self.predicates, minlength=self.sizes[1])
+        self.weights.bias.copy_((counts / own / max(len(numbers), 1)).log()[self.predicates])
 
-    def forward(self, geometry: Float[Tensor, "B 24"]) -> CPTensor:
-        """P(triplet | geometry), which is trained."""
-        h = self.trunk((geometry - self.mean) / self.scale)
-        return CPTensor(*self.factors(h).float().view(len(h), self.rank, sum(self.sizes)).split(self.sizes, -1))
+    def forward(self, numbers: Float[Tensor, "B 39"]) -> CPTensor:
+        """λ of each pair; of its own scale, so `log_z` says how many annotations there may be over all classes."""
+        weight = self._weights(numbers)[..., None]
+        B, P = len(weight), self.sizes[1]
+        own = self.predicates[:, None] == torch.arange(P, device=weight.device)
+        predicate = torch.zeros(self.rank, P, device=weight.device, dtype=weight.dtype).masked_fill(~own, -torch.inf)
+        return CPTensor(weight + self.subject().T, predicate.expand(B, -1, -1), self.object().T.expand(B, -1, -1))
 
-    def weight(self, geometry: Float[Tensor, "B 24"]) -> CPTensor:
-        """What ψ_c is multiplied by: `forward`, the class frequencies divided out as far as `discount` says."""
-        cp: CPTensor = self(geometry)
-        if not self.discount:
-            return cp
-        logs = (self.discount * self.log_frequency).split(self.sizes)
-        return CPTensor(*(x - log for x, log in zip(cp.factors, logs, strict=True)))
+    def nll(
+        self,
+        numbers: Float[Tensor, "B 39"],
+        labels: Int[Tensor, "B 2"],
+        rows: Int[Tensor, " M"],
+        predicates: Int[Tensor, " M"],
+    ) -> Float[Tensor, ""]:
+        """Of pairs with known labels, and their M annotations: a predicate, and the row of its pair.
+
+        Counts are Poisson: Σ_pairs Σ_p λ - Σ_annotations log λ. A pair without annotations counts as well.
+        """
+        s, o = labels.unbind(-1)
+        parts = self._weights(numbers) + self.subject()[s] + self.object()[o]  # [B, R]
+        other = self.predicates != predicates[:, None]  # [M, R]
+        found: Tensor = parts.exp().sum() - parts[rows].masked_fill(other, -torch.inf).logsumexp(-1).sum()
+        return found
+
+    def _weights(self, numbers: Tensor) -> Tensor:
+        weights: Tensor = self.weights(self.trunk((numbers - self.mean) / self.scale)).float()
+        return weights
+
+
+class _Classes(nn.Module):
+    """Log factors of all classes: what an embedding says, which alike classes share, and a number of their own."""
+
+    def __init__(self, classes: int, rank: int, embedding: int, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.randn(classes, embedding) * embedding**-0.5)
+        self.map = nn.Linear(embedding, rank, bias=False)
+        nn.init.normal_(self.map.weight, std=0.5)  # components must differ from the start
+        self.own = nn.Parameter(torch.zeros(classes, rank))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self) -> Float[Tensor, "X R"]:
+        log: Tensor = self.own + self.map(self.dropout(self.embedding)).float()
+        return log
+
+
+def _shared_out(votes: list[float], seats: int) -> list[int]:
+    """Who has each seat: one for everybody, each further one to whoever has the most votes per seat (d'Hondt)."""
+    owners = list(range(len(votes)))
+    waiting = [(-count / 2, who, 2) for who, count in enumerate(votes)]
+    heapq.heapify(waiting)
+    while len(owners) < seats:
+        _, who, next_seat = heapq.heappop(waiting)
+        owners.append(who)
+        heapq.heappush(waiting, (-votes[who] / (next_seat + 1), who, next_seat + 1))
+    return sorted(owners)

@@ -5,6 +5,8 @@ Paper: Network Architecture ("two fully connected layers of size 4096 with final
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -13,19 +15,25 @@ from polyadic.cp import CPTensor
 
 
 class Branch(nn.Module):
-    """Two hidden layers and R·classes outputs; `copies` more numbers per component lift given classes."""
+    """Hidden layers and R·classes outputs; `copies` more numbers per component lift given classes."""
 
-    def __init__(self, width: int, hidden: int, rank: int, classes: int, dropout: float, copies: int = 0) -> None:
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        rank: int,
+        classes: int,
+        dropout: float,
+        copies: int = 0,
+        input_dropout: float = 0.0,
+        layers: int = 2,
+    ) -> None:
         super().__init__()
         self.rank, self.classes = rank, classes
-        self.hidden = nn.Sequential(
-            nn.Linear(width, hidden),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden, hidden),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-        )
+        self.input = nn.Dropout(input_dropout)
+        widths = [width, *[hidden] * layers]
+        parts = [(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)) for a, b in pairwise(widths)]
+        self.hidden = nn.Sequential(*(each for part in parts for each in part))
         self.scores = nn.Linear(hidden, rank * classes)
         self.lift = nn.Linear(hidden, rank * copies) if copies else None
         if self.lift is not None:
@@ -34,7 +42,7 @@ class Branch(nn.Module):
 
     def forward(self, x: Float[Tensor, "M D"], labels: Int[Tensor, "M A"] | None = None) -> Float[Tensor, "M R X"]:
         """`labels` are the classes to lift, -1 for none."""
-        h = self.hidden(x)
+        h = self.hidden(self.input(x))
         scores: Tensor = self.scores(h).view(len(h), self.rank, self.classes)
         if self.lift is not None and labels is not None:
             lift = self.lift(h).view(len(h), self.rank, labels.shape[1])  # [M, R, A]
@@ -61,13 +69,15 @@ class TripletHead(nn.Module):
         dropout: float = 0.5,  # ours
         context: bool = False,  # ours
         copies: int = 0,  # ours: labels of evidence per box
+        input_dropout: float = 0.0,  # ours
+        layers: int = 2,  # paper
     ) -> None:
         super().__init__()
         self.context = context
         width = box + pair if context else box
-        self.subject = Branch(width, hidden, rank, sizes[0], dropout, copies)
-        self.predicate = Branch(pair, hidden, rank, sizes[1], dropout)
-        self.object = Branch(width, hidden, rank, sizes[2], dropout, copies)
+        self.subject = Branch(width, hidden, rank, sizes[0], dropout, copies, input_dropout, layers)
+        self.predicate = Branch(pair, hidden, rank, sizes[1], dropout, 0, input_dropout, layers)
+        self.object = Branch(width, hidden, rank, sizes[2], dropout, copies, input_dropout, layers)
 
     def forward(
         self,
@@ -85,3 +95,39 @@ class TripletHead(nn.Module):
         else:
             left, right = self.subject(subject, labels)[s], self.object(object, labels)[o]
         return CPTensor(left, self.predicate(predicate), right)
+
+
+class LabelHead(nn.Module):
+    """ψ_c = P(s | B_s) P(o | B_o) P(p), of rank 1 (ours): one classifier for both boxes, every predicate alike.
+
+    For use with a prior that knows the boxes, which has more to say of predicates than pixels have.
+    """
+
+    def __init__(
+        self, box: int, sizes: tuple[int, int, int], hidden: int, dropout: float, input_dropout: float, layers: int
+    ) -> None:
+        super().__init__()
+        self.predicates = sizes[1]
+        self.label = Branch(box, hidden, 1, sizes[0], dropout, 0, input_dropout, layers)
+
+    def forward(
+        self,
+        subject: Float[Tensor, "N D"],
+        object: Float[Tensor, "N D"],
+        predicate: Float[Tensor, "B E"],
+        pairs: Int[Tensor, "B 2"],
+        labels: Int[Tensor, "N A"] | None = None,
+    ) -> CPTensor:
+        """As `TripletHead`; of what it is given it looks at the boxes alone."""
+        return self.pairs(self.labels(subject), pairs)
+
+    def labels(self, boxes: Float[Tensor, "N D"]) -> Float[Tensor, "N X"]:
+        """Log P(label | box)."""
+        log: Tensor = self.label(boxes)[:, 0].log_softmax(-1)
+        return log
+
+    def pairs(self, log_labels: Float[Tensor, "N X"], pairs: Int[Tensor, "B 2"]) -> CPTensor:
+        """ψ_c of pairs of boxes with these labels."""
+        s, o = pairs.unbind(-1)
+        alike = log_labels.new_zeros(len(pairs), 1, self.predicates)
+        return CPTensor(log_labels[s][:, None], alike, log_labels[o][:, None])

@@ -253,24 +253,25 @@ def misses_table(misses: Misses | None) -> None:
         console.print(table)
 
 
-def ablation_table(ablation: Ablation) -> None:
-    """As the paper's Table 4: recalls in percent, mean and deviation over seeds, the paper's beside them."""
+def ablation_table(ablation: Ablation, task: str = "phrase-classification") -> None:
+    """As the paper's Table 4: recalls in percent, mean and deviation over seeds, the paper's below them."""
     from polyadic.experiments.table4 import COLUMNS, table4
 
-    lines, first = table4(ablation), ablation.rows[0]
-    console, published = _console(), any(line.paper for line in lines)
+    lines, first = table4(ablation, task), next(row for row in ablation.rows if task in row.protocol)
+    console = _console()
     seeds = f"{len(ablation.seeds)} seed{'s' if len(ablation.seeds) > 1 else ''}"
     console.print(f"{first.dataset} test, {first.protocol.partition(',')[0]}, recall in percent, {seeds}", style="bold")
     table = Table(box=None, padding=(0, 1, 0, 1))
     table.add_column("", no_wrap=True)
     names = [f"{'free k' if k == 'free' else f'k = {k}'} R@{n}" for k, n in COLUMNS]
-    for name in [*names, "held-out loss", *(["the paper's"] if published else [])]:
+    for name in [*names, "held-out loss"]:
         table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         cells = [_mean(cell.mean, cell.deviation) for cell in line.cells]
         loss = "" if line.loss is None else _mean(line.loss.mean, line.loss.deviation)
-        paper = [" ".join(f"{value:.2f}" for value in line.paper or ())] if published else []
-        table.add_row(line.label, *cells, loss, *paper)
+        table.add_row(line.label, *cells, loss)
+        if line.paper is not None:
+            table.add_row("  the paper", *(_percent(value) for value in line.paper), style="dim")
     console.print(table)
 
 

@@ -57,7 +57,7 @@ def check(config: Any) -> None:
         name = key.rpartition(".")[2]
         if key in _LEAST and value < _LEAST[key]:
             raise PolyadicError(f"{key} must be at least {_LEAST[key]}, got {value}")
-        if name == "dropout" and not 0 <= value < 1:
+        if (name.endswith("dropout") or name == "noise") and not 0 <= value < 1:
             raise PolyadicError(f"{key} must lie in [0, 1), got {value}")
         if name in ("nms", "score") and not 0 <= value <= 1:
             raise PolyadicError(f"{key} must lie in [0, 1], got {value}")
@@ -78,20 +78,38 @@ def check_sources(config: Any) -> None:
         raise PolyadicError("pixels.strides must name at least one stride")
     if len(set(config.pixels.strides)) < len(config.pixels.strides):
         raise PolyadicError(f"pixels.strides must be different, got {list(config.pixels.strides)}")
+    if config.head.labels:
+        _check_labels(config)
+
+
+def _check_labels(config: Any) -> None:
+    """A head that tells labels alone needs somebody to tell the rest."""
+    if not config.boxes.epochs:
+        raise PolyadicError("head.labels leaves predicates to the prior that knows the boxes: set boxes.epochs")
+    if config.head.rank != 1:
+        raise PolyadicError(f"head.labels is of rank 1, got head.rank {config.head.rank}")
+    if config.proposals.epochs:
+        raise PolyadicError("head.labels learns from true boxes: proposals.epochs must be 0")
 
 
 _LEAST = {
     "head.rank": 1,
     "head.hidden": 1,
+    "head.layers": 1,
     "selector.hidden": 1,
     "geometry.rank": 1,
     "geometry.hidden": 1,
+    "geometry.embedding": 1,
+    "neighbours.hidden": 1,
+    "neighbours.embedding": 1,
+    "neighbours.exponent": 0,
     "pixels.pool": 1,
     "pixels.mask": 8,
     "pixels.spatial": 1,
     "pixels.side": 8,
     "pixels.longest": 8,
     "pixels.reduce": 0,
+    "pixels.crops": 0,
     "evidence.embedding": 1,
     "evidence.geometry": 1,
     "ranking.smoothing": 0,

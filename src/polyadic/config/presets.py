@@ -7,7 +7,30 @@ from dataclasses import replace
 from polyadic.config.schema import Cache, Config, Data, Head, Pixels, Ranking, Selection, Stage, Validation, World
 
 _BOXES = Stage(images=16, optimiser="adamw", rate=2e-3, decay=0.02, schedule="one-cycle")
+_PIXELS = Stage(images=16, optimiser="adamw", rate=1e-3, decay=0.05, schedule="one-cycle")
 _SMALL = Stage(images=8, optimiser="adamw", rate=1e-3, decay=0.01, schedule="one-cycle")
+
+# the paper's recipe for few and small pictures: light backbone, principal components, much dropout
+_VRD_PIXELS = Config(
+    workers=1,
+    data=Data(pictures="present"),
+    pixels=Pixels(
+        backbone="tf_efficientnet_lite0",
+        strides=(16, 32),
+        side=512,
+        longest=512,
+        pool=3,
+        reduce=512,
+        spatial=128,
+        place=True,
+    ),
+    head=Head(hidden=512, input_dropout=0.2),
+    selector=Selection(hidden=512, nulls=3.0),
+    ranking=Ranking(prior=0.5),
+    triplets=replace(_PIXELS, epochs=15),
+    selection=replace(_PIXELS, epochs=4),
+    cache=Cache(gigabytes=4.0),
+)
 
 PRESETS: dict[str, Config] = {
     "vrd": Config(),
@@ -23,6 +46,15 @@ PRESETS: dict[str, Config] = {
         proposals=replace(_BOXES, epochs=12),
         selection=replace(_BOXES, epochs=4),
         validation=Validation(images=200, k=10),
+    ),
+    "vrd-pixels": _VRD_PIXELS,
+    "vrd-pixels-grown": replace(  # ours: labels from pixels, all else from a prior that knows the boxes
+        _VRD_PIXELS,
+        pixels=replace(_VRD_PIXELS.pixels, crops=160),
+        head=replace(_VRD_PIXELS.head, rank=1, layers=1, input_dropout=0.5, labels=True),
+        ranking=Ranking(prior=0.0),
+        boxes=Stage(epochs=15, images=16, optimiser="adamw", rate=3e-3, decay=0.05, schedule="one-cycle"),
+        selection=Stage(epochs=0),
     ),
     "toy": Config(
         workers=0,

@@ -17,7 +17,7 @@ class Data:
 
     dataset: Literal["vrd", "vg150", "vg200", "coco", "toy"] = _ours("vrd", "coco is own data, toy the drawn world")
     root: str = _ours("", "the folder that holds it; toy needs none")
-    pictures: Literal["required", "present"] = _ours("required", "present: go on without the scenes that lack theirs")
+    pictures: Literal["required", "present"] = _ours("required", "present: learn from scenes that have theirs alone")
     detections: str = _ours("", "a file of proposals of the training images, for the stage [proposals]")
     detector: str = _ours("", "a run of `polyadic detect train`: finds those proposals, and stays with the model")
     simulate: str = _ours("", "a file of a detector's boxes on any images: train on simulated detections like them")
@@ -45,6 +45,8 @@ class Pixels:
     longest: int = _ours(1000, "and the most for the longer side")
     pool: int = _paper(7, "RoIAlign to 7 x 7")
     reduce: int = _ours(0, "principal components kept of a region's feature; 0 keeps it whole")
+    crops: int = _ours(0, "side to which each box is cut out, for features of its own, pixels; 0: no crops")
+    place: bool = _ours(False, "size and place of boxes and pairs, as numbers beside pixels and mask")
     mask: int = _paper(64, "the pair mask is 2 x 64 x 64")
     spatial: int = _paper(512, "the spatial feature")
 
@@ -63,8 +65,11 @@ class Head:
 
     rank: int = _paper(5, "R, Table 4")
     hidden: int = _paper(4096, "two fully connected layers each")
+    layers: int = _paper(2, "of that size")
     dropout: float = _ours(0.5, "as in VGG16; the paper does not say")
+    input_dropout: float = _ours(0.0, "of the features themselves")
     context: bool = _ours(False, "subject and object branches see the pair as well, and run once per pair")
+    labels: bool = _ours(False, "ψ_c is P(s | box) P(o | box), one classifier for both; predicates are the prior's")
 
 
 @dataclass(frozen=True)
@@ -78,12 +83,23 @@ class Selection:
 
 @dataclass(frozen=True)
 class Geometry:
-    """[geometry] The prior that knows the boxes, P(triplet | geometry); trained where its stage has epochs."""
+    """[geometry] The prior that knows the boxes, λ(triplet | geometry); trained where its stage has epochs."""
 
-    rank: int = _ours(16, "components")
+    rank: int = _ours(120, "components; at least one per predicate")
     hidden: int = _ours(256, "two fully connected layers")
+    dropout: float = _ours(0.2, "after each of them")
+    embedding: int = _ours(32, "numbers per label")
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """[neighbours] What the other boxes say of a label; trained with that prior, for a head of labels."""
+
+    hidden: int = _ours(256, "of all its layers")
     dropout: float = _ours(0.3, "after each of them")
-    discount: float = _ours(0.0, "exponent of the class frequencies divided out of it, so they count once")
+    embedding: int = _ours(48, "numbers per label")
+    noise: float = _ours(0.3, "share of labels replaced by chance in training")
+    exponent: float = _ours(0.6, "of what they say; 0 does not listen")
 
 
 @dataclass(frozen=True)
@@ -146,9 +162,10 @@ class Config(Settings):
     head: Head = field(default_factory=Head)
     selector: Selection = field(default_factory=Selection)
     geometry: Geometry = field(default_factory=Geometry)
+    neighbours: Neighbours = field(default_factory=Neighbours)
     ranking: Ranking = field(default_factory=Ranking)
     backbone: Stage = field(default_factory=Stage)  # ours: the backbone learns the labels of true boxes, then is frozen
-    boxes: Stage = field(default_factory=Stage)  # ours: the prior that knows the boxes, on annotations alone
+    boxes: Stage = field(default_factory=Stage)  # ours: all that boxes and labels tell, from annotations
     triplets: Stage = field(default_factory=lambda: Stage(epochs=7))  # paper: stage 1, annotated pairs of true boxes
     proposals: Stage = field(default_factory=Stage)  # paper: "then train with proposals"
     selection: Stage = field(default_factory=lambda: Stage(epochs=7))  # paper: P(X_sel), everything else frozen

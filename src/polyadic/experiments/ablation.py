@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,15 @@ from polyadic.vocabulary import PolyadicError
 RANKS = (1, 2, 3, 4, 5)  # paper
 TOPS = (50, 100)
 MODEL = "model"
+PHRASES, PREDICATES = "phrase-classification", "predicate-classification"  # true boxes; true labels as well
+TEMPERED = "psi_c + selected + tempered prior"
 
 PARTS = {
     "psi_c": Parts(selected=False, prior=False, geometry=False),
     "psi_c + selected": Parts(selected=True, prior=False, geometry=False),
-    "psi_c + selected + prior": Parts(selected=True, prior=True, geometry=False),
-    "psi_c + selected + prior + geometry": Parts(),  # ours
+    "psi_c + selected + prior": Parts(selected=True, prior=True, geometry=False, prior_exponent=1.0),
+    TEMPERED: Parts(selected=True, prior=True, geometry=False),  # ours: with the config's exponent
+    "psi_c + geometry": Parts(selected=False, prior=False, geometry=True),  # ours
 }
 
 
@@ -75,6 +78,7 @@ def ablate(
     seeds: int = 3,
     watcher: Watcher | None = None,
     stop: Stop | None = None,
+    tasks: Sequence[str] = (PHRASES,),
 ) -> Ablation:
     """Train and score each rank with each seed, beside the count table and the ceiling.
 
@@ -89,8 +93,8 @@ def ablate(
     test, held_out = pictured(config, "test"), validation_of(config)
     if not any(len(scene.relations) for scene in held_out):
         raise PolyadicError(f"ablate: {test.name} has no validation images with relations, on which k is chosen")
-    protocol = _protocol(config.data.dataset)
-    rows = list(_baselines(config, test, protocol))
+    protocols = [_protocol(config.data.dataset, task) for task in tasks]
+    rows = [row for protocol in protocols for row in _baselines(config, test, protocol)]
     if "evidence" in config.sources:
         watcher.say("true boxes are given with their labels (sources has evidence): not comparable with pixels alone")
     for seed in numbers:
@@ -99,13 +103,13 @@ def ablate(
             watcher.say(f"rank {rank}, seed {seed}")
             folder, mine = out / f"rank-{rank}-seed-{seed}", base.change(**{"head.rank": rank})
             model = _train(mine, folder, watcher, stop)
-            rows += _scores(model, mine, folder, test, held_out, protocol, watcher, stop)
+            rows += _scores(model, mine, folder, test, held_out, protocols, watcher, stop)
     return Ablation(config, ranks, numbers, tuple(rows))
 
 
-def _protocol(dataset: str) -> Protocol:
+def _protocol(dataset: str, task: str) -> Protocol:
     name = "motifs" if dataset == "vg150" else "lu2016"
-    return get_protocol(name).change(task="phrase-classification", k=None, k_unit="triplet", tops=TOPS)
+    return get_protocol(name).change(task=task, k=None, k_unit="triplet", tops=TOPS)
 
 
 def _train(config: Config, folder: Path, watcher: Watcher, stop: Stop) -> RelationModel:
@@ -130,19 +134,20 @@ def _scores(
     folder: Path,
     test: Dataset,
     held_out: Sequence[Scene],
-    protocol: Protocol,
+    protocols: Sequence[Protocol],
     watcher: Watcher,
     stop: Stop,
 ) -> list[Row]:
     """From the file that an earlier ablation left, if it is of this model and these images."""
     path, weights = folder / "scores.json", (folder / "model" / WEIGHTS).stat()
     images = [part for scene in (*test, *held_out) for part in (scene.name, scene.boxes, scene.relations)]
-    key = digest(polyadic.__version__, weights.st_size, weights.st_mtime_ns, protocol.label, *images)
+    asked = [protocol.label for protocol in protocols]
+    key = digest(polyadic.__version__, weights.st_size, weights.st_mtime_ns, *asked, *images)
     if path.is_file():
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["key"] == key:
             return [Row(**row) for row in found["rows"]]
-    rows = _score(model, config, folder, test, held_out, protocol, watcher, stop)
+    rows = _score(model, config, folder, test, held_out, protocols, watcher, stop)
     write_text(path, json.dumps({"key": key, "rows": [asdict(row) for row in rows]}, indent=1))
     return rows
 
@@ -153,7 +158,7 @@ def _score(
     folder: Path,
     test: Dataset,
     held_out: Sequence[Scene],
-    protocol: Protocol,
+    protocols: Sequence[Protocol],
     watcher: Watcher,
     stop: Stop,
 ) -> list[Row]:
@@ -161,12 +166,16 @@ def _score(
     if regions is not None and model.backbone is not None:
         scenes = (*held_out, *test)
         fill(regions, model.backbone, scenes, [scene.boxes for scene in scenes], config.workers, watcher, stop)
-    used = [name for name, parts in PARTS.items() if _trained(model, parts)]
+    names = [name for name, parts in PARTS.items() if _trained(model, parts)]
+    if config.ranking.prior in (0.0, 1.0):
+        names = [name for name in names if name != TEMPERED]
     how = (true, regions)
-    asked = [(protocol, PARTS[name]) for name in used]
-    free = free_ks(model, held_out, *how, asked, config.workers, watcher, stop)
-    cuts = [(name, word, k) for name, each in zip(used, free, strict=True) for word, k in (("free", each), ("1", 1))]
-    settings = [(protocol.change(k=k), PARTS[name]) for name, _, k in cuts]
+    used = [(each, name, replace(PARTS[name], labels=each.task == PREDICATES)) for each in protocols for name in names]
+    free = free_ks(model, held_out, *how, [(each, parts) for each, _, parts in used], config.workers, watcher, stop)
+    cuts = [(name, word, k) for (_, name, _), each in zip(used, free, strict=True) for word, k in _ks(each)]
+    settings = [
+        (each.change(k=k), parts) for (each, _, parts), own in zip(used, free, strict=True) for _, k in _ks(own)
+    ]
     tables = recalls_of(model, test.scenes, *how, settings, config.workers, watcher, stop)
     loss, seconds = float(best_of(folder)["held_out"]["loss"]), round(seconds_of(folder), 1)
     return [
@@ -189,9 +198,14 @@ def _score(
     ]
 
 
+def _ks(free: int | None) -> tuple[tuple[str, int | None], ...]:
+    return ("free", free), ("1", 1)
+
+
 def _trained(model: RelationModel, parts: Parts) -> bool:
-    """Whether the parts are there; ψ_u is counted, not trained."""
-    return (not parts.selected or "selection" in model.stages) and (not parts.geometry or "boxes" in model.stages)
+    """Whether the parts are there; ψ_u is counted, not trained. A ψ_c of labels alone says nothing of predicates."""
+    there = (not parts.selected or "selection" in model.stages) and (not parts.geometry or "boxes" in model.stages)
+    return there and (parts.geometry or not model.config.head.labels)
 
 
 def _baselines(config: Config, test: Dataset, protocol: Protocol) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from polyadic.experiments.ablation import MODEL, Ablation, Row
+from polyadic.experiments.ablation import MODEL, PHRASES, TEMPERED, Ablation, Row
 from polyadic.storing import hide_paths, versions, write_text
 from polyadic.vocabulary import PolyadicError
 
@@ -20,7 +20,8 @@ COLUMNS = (("free", "50"), ("free", "100"), ("1", "50"), ("1", "100"))  # k, N
 _ADDED = {
     "psi_c + selected": "w/ X_sel",
     "psi_c + selected + prior": "w/ X_sel & prior",
-    "psi_c + selected + prior + geometry": "w/ X_sel & prior that knows the boxes",
+    TEMPERED: "w/ X_sel & prior^{exponent:g}",
+    "psi_c + geometry": "w/ prior that knows the boxes",
 }
 
 # R@50 and R@100 with free k, then with k = 1
@@ -64,10 +65,14 @@ class Line:
     paper: tuple[float, ...] | None = None
 
 
-def table4(ablation: Ablation) -> list[Line]:
-    """The ranks plain, the first and the last one with each part added; then the count table and the ceiling."""
-    dataset = ablation.rows[0].dataset
-    mine = [row for row in ablation.rows if row.what == MODEL]
+def table4(ablation: Ablation, task: str = PHRASES) -> list[Line]:
+    """The ranks plain, the first and the last one with each part added; then the count table and the ceiling.
+
+    The paper's numbers are of phrase classification.
+    """
+    asked = [row for row in ablation.rows if task in row.protocol]
+    dataset = asked[0].dataset if task == PHRASES else ""
+    mine = [row for row in asked if row.what == MODEL]
     lines = [
         _line(dataset, f"Rank-{rank}", (r for r in mine if (r.rank, r.parts) == (rank, "psi_c")))
         for rank in ablation.ranks
@@ -76,8 +81,9 @@ def table4(ablation: Ablation) -> list[Line]:
         for parts, words in _ADDED.items():
             rows = [row for row in mine if (row.rank, row.parts) == (rank, parts)]
             if rows:
-                lines.append(_line(dataset, f"Rank-{rank} {words}", rows))
-    others = [row for row in ablation.rows if row.what != MODEL]
+                added = words.format(exponent=ablation.config.ranking.prior)
+                lines.append(_line(dataset, f"Rank-{rank} {added}", rows))
+    others = [row for row in asked if row.what != MODEL]
     names = dict.fromkeys(row.what for row in others)
     return lines + [_line(dataset, what, (row for row in others if row.what == what)) for what in names]
 

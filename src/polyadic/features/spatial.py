@@ -52,3 +52,15 @@ class Reduction(nn.Module):
 
     def forward(self, x: Float[Tensor, "M D"]) -> Float[Tensor, "M K"]:
         return (x - self.mean) @ self.basis if len(self.mean) else x
+
+
+class Numbers(nn.Module):
+    """A few numbers beside many features (ours): themselves and a layer of them, so that dropout leaves some."""
+
+    def __init__(self, count: int, hidden: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(count, hidden)
+        self.width = count + hidden
+
+    def forward(self, x: Float[Tensor, "M C"]) -> Float[Tensor, "M D"]:
+        return torch.cat([x, self.layer(x).relu().to(x)], -1)

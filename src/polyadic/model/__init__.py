@@ -15,14 +15,16 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import nll_loss
 
-from polyadic.boxes import pair_geometry
+from polyadic.boxes import pair_numbers
 from polyadic.config import Config
 from polyadic.cp import CPTensor
 from polyadic.features import Backbone, PairFeatures, PairInputs
 from polyadic.geometry import GeometryPrior
-from polyadic.head import TripletHead
+from polyadic.head import LabelHead, TripletHead
 from polyadic.model.inputs import make_inputs, pool_regions, union_rows
+from polyadic.neighbours import Neighbours
 from polyadic.prior import TripletPrior
 from polyadic.ranking import Dedup, Relations, rank_relations
 from polyadic.ranking.origin import Block, Origin
@@ -46,10 +48,11 @@ class Parts:
 
     selected: bool = True
     prior: bool = True
-    geometry: bool = True  # ours: the prior that knows the boxes
+    geometry: bool = True  # ours: the prior that knows the boxes, λ
     labels: bool = False  # the true labels are given, and only predicates compete
     relabel: bool = True  # ours: False lets a detector's labels stand, and only predicates compete
     dedup: bool = True  # ours: repetitions count for less, where the config says so
+    prior_exponent: float | None = None  # of ψ_u; None: the config's
 
 
 ALL = Parts()
@@ -64,11 +67,25 @@ class PairScores:
     cp: CPTensor  # ψ_c
     log_selected: Float[Tensor, " B"] | None
     log_boxes: Float[Tensor, " B"] | None
-    geometry: CPTensor | None = None
+    geometry: CPTensor | None = None  # λ, which is no distribution
 
     def joint(self, parts: Parts = ALL) -> CPTensor:
-        """ψ_c, times the prior that knows the boxes."""
+        """ψ_c, times the prior that knows the boxes; as a distribution."""
         return self.cp if self.geometry is None or not parts.geometry else self.cp.product(self.geometry)
+
+    def log_pair(self, parts: Parts, exponent: float) -> Float[Tensor, " B"] | None:
+        """Log P(X_sel) times its exponent; and what is left of Σ ψ_c λ, at most 1, beside `joint`, a distribution."""
+        found = None
+        if parts.selected and exponent and self.log_selected is not None:
+            found = self.log_selected.cpu().double() * exponent  # on the CPU: MPS has no float64
+        if self.geometry is None or not parts.geometry:
+            return found
+        expected = (self.joint(parts).log_z() - self.cp.log_z()).clamp_max(0).cpu().double()  # annotations of the pair
+        return expected if found is None else expected + found
+
+    def given(self, labels: Int[Tensor, "B 2"]) -> PairScores:
+        """With the labels of subject and object known: ψ_c is P(predicate | labels)."""
+        return replace(self, cp=self.cp.given(subject=labels[:, 0], object=labels[:, 1]))
 
     def take(self, rows: slice | Int[Tensor, " M"]) -> PairScores:
         """Some of the pairs."""
@@ -102,15 +119,25 @@ class RelationModel(nn.Module):
             raise PolyadicError(f"RelationModel: the prior has sizes {prior.sizes}, the vocabulary {vocabulary.sizes}")
         self.backbone = Backbone(config.pixels, fetch) if "pixels" in config.sources else None
         sizes, head = vocabulary.sizes, config.head
-        self.features = PairFeatures(config, sizes[0], 0 if self.backbone is None else self.backbone.width)
+        widths = (0, 0) if self.backbone is None else (self.backbone.width, self.backbone.crop_width)
+        self.features = PairFeatures(config, sizes[0], *widths)
         box, pair = self.features.box, self.features.pair
-        copies = 2 if "evidence" in config.sources else 0
-        self.head = TripletHead(box, pair, sizes, head.rank, head.hidden, head.dropout, head.context, copies)
+        copies, last = 2 if "evidence" in config.sources else 0, (head.input_dropout, head.layers)
+        self.head: TripletHead | LabelHead
+        if head.labels:
+            self.head = LabelHead(box, sizes, head.hidden, head.dropout, *last)
+        else:
+            own = (head.rank, head.hidden, head.dropout, head.context)
+            self.head = TripletHead(box, pair, sizes, *own, copies, *last)
         self.selector = SelectionHead(pair, config.selector.hidden, config.selector.dropout)
         self.geometry: GeometryPrior | None = None
         if config.boxes.epochs:
             grown = config.geometry
-            self.geometry = GeometryPrior(sizes, grown.rank, grown.hidden, grown.dropout, grown.discount)
+            self.geometry = GeometryPrior(sizes, grown.rank, grown.hidden, grown.dropout, grown.embedding)
+        self.neighbours: Neighbours | None = None
+        if head.labels:
+            others = config.neighbours
+            self.neighbours = Neighbours(sizes[0], others.hidden, others.dropout, others.embedding, others.noise)
 
     @property
     def device(self) -> torch.device:
@@ -168,22 +195,48 @@ class RelationModel(nn.Module):
             logit: Tensor = self.selector(pair)
         return logit
 
+    def label_nll(self, inputs: PairInputs, labels: Int[Tensor, " N"]) -> Float[Tensor, ""]:
+        """Of a head of labels: the mean over boxes."""
+        assert isinstance(self.head, LabelHead), "asked of such a head"
+        with self._autocast():
+            found = self.head.labels(self.features.boxes(inputs))
+        return nll_loss(found, labels)
+
+    @torch.no_grad()
+    def look_around(self, inputs: PairInputs) -> PairInputs:
+        """With what all boxes of a picture tell of each box and pair, where the model makes use of it. Of one image."""
+        if self.geometry is None or "boxes" not in self.stages:
+            return inputs
+        found = replace(inputs, around=pair_numbers(inputs.boxes, inputs.frames, inputs.pairs))
+        if self.neighbours is None or not isinstance(self.head, LabelHead):
+            return found
+        with self._autocast():
+            labels = self.head.labels(self.features.boxes(inputs))
+            if self.config.neighbours.exponent:
+                labels = self.neighbours.refine(labels, inputs.boxes, inputs.frames, self.config.neighbours.exponent)
+        return replace(found, log_labels=labels)
+
     @torch.no_grad()
     def score(self, inputs: PairInputs, confidences: Float[Tensor, " N"] | None = None) -> PairScores:
-        """All that ranking needs, from one pass."""
+        """All that ranking needs, from one pass: of one image, or of several that have been looked around in."""
+        if inputs.around is None:
+            inputs = self.look_around(inputs)
         with self._autocast():
             subject, object, pair = self.features(inputs)
-            cp = self.head(subject, object, pair, inputs.pairs, inputs.labels)
+            if isinstance(self.head, LabelHead) and inputs.log_labels is not None:
+                cp = self.head.pairs(inputs.log_labels, inputs.pairs)
+            else:
+                cp = self.head(subject, object, pair, inputs.pairs, inputs.labels)
             chosen = self.selector.log_selected(pair) if "selection" in self.stages else None
-        s, o = inputs.pairs.unbind(-1)
         log_boxes = None
         if confidences is not None:
             log = confidences.cpu().double().clamp_min(1e-12).log()  # on the CPU: MPS has no float64
             log_boxes = log[inputs.pairs.cpu()].sum(-1)
-        grown = None
-        if self.geometry is not None and "boxes" in self.stages:
-            grown = self.geometry.weight(pair_geometry(inputs.boxes[s], inputs.boxes[o], inputs.frames[s]))
+        grown = None if inputs.around is None or self.geometry is None else self.geometry(inputs.around)
         return PairScores(inputs.boxes, inputs.pairs, cp, chosen, log_boxes, grown)
+
+    def _prior_exponent(self, parts: Parts) -> float:
+        return self.config.ranking.prior if parts.prior_exponent is None else parts.prior_exponent
 
     def rank(
         self,
@@ -198,22 +251,20 @@ class RelationModel(nn.Module):
         With `labels` of subject and object only predicates compete: by P(predicate | labels) where the labels are true
         (`parts.labels`), else by ψ_c, which knows that a detector's labels may be wrong.
         """
-        weights = self.config.ranking
-        cp = scores.joint(parts)
+        weights, exponent = self.config.ranking, self._prior_exponent(parts)
         if labels is not None and len(labels) and parts.labels:
-            cp = cp.given(subject=labels[:, 0], object=labels[:, 1])
+            scores = scores.given(labels)
         dedup = None
         if weights.repeat < 1 and parts.dedup:
             dedup = Dedup(scores.boxes[scores.pairs], weights.repeat_iou, weights.repeat)
         return rank_relations(
-            cp,
-            self.prior if parts.prior and weights.prior else None,
-            scores.log_selected if parts.selected else None,
+            scores.joint(parts),
+            self.prior if parts.prior and exponent else None,
+            scores.log_pair(parts, weights.selected),
             scores.log_boxes,
             k,
             top,
-            prior_exponent=weights.prior,
-            selected_exponent=weights.selected,
+            prior_exponent=exponent,
             boxes_exponent=weights.boxes,
             labels=labels,
             dedup=dedup,
@@ -294,7 +345,7 @@ class RelationModel(nn.Module):
         parts: Parts = ALL,
     ) -> Origin:
         """An image as ranking takes it, under the config's exponents."""
-        weights = self.config.ranking
+        weights, exponent = self.config.ranking, self._prior_exponent(parts)
         return Origin(
             seen.detections,
             seen.frame,
@@ -302,9 +353,9 @@ class RelationModel(nn.Module):
             blocks,
             some,
             self.vocabulary,
-            self.prior if parts.prior and weights.prior else None,
-            weights.prior,
-            weights.selected,
+            self.prior if parts.prior and exponent else None,
+            exponent,
+            1.0,  # that of P(X_sel) is in the blocks
             weights.boxes,
             (weights.repeat_iou, weights.repeat) if weights.repeat < 1 and parts.dedup else None,
         )

@@ -28,12 +28,29 @@ def pool_regions(
     boxes: Float[Tensor, "N 4"],
     frame: tuple[float, float],
     precision: torch.dtype = torch.float32,
-) -> tuple[Float[Tensor, "N D"], Float[Tensor, "U D"]]:
+) -> tuple[Float[Tensor, "N D"], Float[Tensor, "U E"]]:
     """Features of the boxes and of the boxes around all unordered pairs, in float16 as the cache keeps them."""
     low, high = torch.triu_indices(len(boxes), len(boxes), 1)
     everything = torch.cat([boxes, union_boxes(boxes[low], boxes[high])])
     half = pool_boxes(backbone, feature_maps(backbone, picture[None], precision), everything, frame, precision)
-    return half[: len(boxes)], half[len(boxes) :]
+    return with_crops(backbone, half[: len(boxes)], picture, boxes, frame, precision), half[len(boxes) :]
+
+
+@torch.no_grad()
+def with_crops(
+    backbone: Backbone,
+    pooled: Float[Tensor, "N D"],
+    picture: UInt8[Tensor, "3 H W"],
+    boxes: Float[Tensor, "N 4"],
+    frame: tuple[float, float],
+    precision: torch.dtype,
+) -> Float[Tensor, "N E"]:
+    """Pooled features of boxes, and those of their crops where the config asks for them."""
+    if not backbone.crop_width:
+        return pooled
+    with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
+        crops = backbone.cut(picture, boxes, frame)
+    return torch.cat([pooled, crops.clamp(-LARGEST, LARGEST).half()], 1)
 
 
 @torch.no_grad()
@@ -65,7 +82,7 @@ def make_inputs(
     pairs: Int[Tensor, "B 2"],
     sources: Sequence[str],
     regions: Float[Tensor, "N D"] | None = None,
-    unions: Float[Tensor, "B D"] | None = None,
+    unions: Float[Tensor, "B E"] | None = None,
 ) -> PairInputs:
     """`unions` are those of the given pairs, in their order. Labels and scores are for evidence."""
     corners = torch.from_numpy(boxes).float()

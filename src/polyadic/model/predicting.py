@@ -16,7 +16,7 @@ from torch import Tensor
 from polyadic.boxes import ordered_pairs, suppress, union_boxes
 from polyadic.cp import CPTensor
 from polyadic.features import PairInputs, prepare_picture
-from polyadic.model.inputs import feature_maps, make_inputs, pool_boxes
+from polyadic.model.inputs import feature_maps, make_inputs, pool_boxes, with_crops
 from polyadic.ranking import Relations
 from polyadic.ranking.origin import Block
 from polyadic.scenes import Detections, Photo
@@ -81,31 +81,41 @@ def frame_of(photo: Photo | None, detections: Detections) -> tuple[float, float]
 def look(model: RelationModel, photos: Sequence[Photo | None], found: Sequence[Detections]) -> list[Seen]:
     """Boxes and, where the model sees pixels, their features; pictures of one size pass the backbone together."""
     frames = [frame_of(photo, each) for photo, each in zip(photos, found, strict=True)]
-    maps = _maps(model, photos, found)
+    pictures = _pictures(model, photos, found)
+    maps = _maps(model, pictures)
     seen = []
-    for each, frame, own in zip(found, frames, maps, strict=True):
+    for each, frame, picture, own in zip(found, frames, pictures, maps, strict=True):
         corners, regions = torch.from_numpy(each.boxes).float(), None
-        if own is not None:
+        if own is not None and picture is not None:
             assert model.backbone is not None, "maps are a backbone's"
-            regions = pool_boxes(model.backbone, own, corners, frame, model.precision)
+            pooled = pool_boxes(model.backbone, own, corners, frame, model.precision)
+            regions = with_crops(model.backbone, pooled, picture, corners, frame, model.precision)
         pairs = ordered_pairs(len(corners))
         inputs = make_inputs(each.boxes, each.labels, each.scores, frame, pairs, model.config.sources, regions)
-        seen.append(Seen(each, frame, inputs.to(model.device), own))
+        seen.append(Seen(each, frame, model.look_around(inputs.to(model.device)), own))
     return seen
 
 
-def _maps(
-    model: RelationModel, photos: Sequence[Photo | None], found: Sequence[Detections]
-) -> list[list[Tensor] | None]:
-    maps: list[list[Tensor] | None] = [None] * len(photos)
+def _pictures(model: RelationModel, photos: Sequence[Photo | None], found: Sequence[Detections]) -> list[Tensor | None]:
+    """As the backbone takes them; none where there is no backbone."""
+    pictures: list[Tensor | None] = [None] * len(photos)
     if model.backbone is None:
-        return maps
-    groups: dict[torch.Size, list[tuple[int, Tensor]]] = defaultdict(list)
+        return pictures
     for at, (photo, each) in enumerate(zip(photos, found, strict=True)):
         if photo is None:
             raise PolyadicError(f"{each.image}: this model looks at pixels: give the image as well as its boxes")
-        picture = prepare_picture(photo.image, model.config.pixels)
-        groups[picture.shape].append((at, picture))
+        pictures[at] = prepare_picture(photo.image, model.config.pixels)
+    return pictures
+
+
+def _maps(model: RelationModel, pictures: Sequence[Tensor | None]) -> list[list[Tensor] | None]:
+    maps: list[list[Tensor] | None] = [None] * len(pictures)
+    if model.backbone is None:
+        return maps
+    groups: dict[torch.Size, list[tuple[int, Tensor]]] = defaultdict(list)
+    for at, picture in enumerate(pictures):
+        if picture is not None:
+            groups[picture.shape].append((at, picture))
     for shape, members in groups.items():
         step = at_once(model.device, shape[1] * shape[2])
         for start in range(0, len(members), step):
@@ -123,10 +133,11 @@ def inputs_of(model: RelationModel, seen: Seen, rows: slice | Int[Tensor, " M"])
     rows = rows if isinstance(rows, slice) else rows.to(whole.pairs.device)
     pairs, unions = whole.pairs[rows], None
     if seen.maps is not None and model.backbone is not None:
-        around = union_boxes(whole.boxes[pairs[:, 0]], whole.boxes[pairs[:, 1]])
-        unions = pool_boxes(model.backbone, seen.maps, around, seen.frame, model.precision).float()
+        wider = union_boxes(whole.boxes[pairs[:, 0]], whole.boxes[pairs[:, 1]])
+        unions = pool_boxes(model.backbone, seen.maps, wider, seen.frame, model.precision).float()
     numbers = None if whole.pair_numbers is None else whole.pair_numbers[rows]
-    return replace(whole, pairs=pairs, unions=unions, pair_numbers=numbers)
+    around = None if whole.around is None else whole.around[rows]
+    return replace(whole, pairs=pairs, unions=unions, pair_numbers=numbers, around=around)
 
 
 def predict_images(
@@ -158,7 +169,7 @@ def _rank(
     """From scores that are there, or block by block; of an image that is not too large they are kept."""
     if held is None and seen.pairs * _numbers_per_pair(model) <= KEPT:
         held = list(_blocks(model, seen))
-    blocks = partial(_anew, model, parts, seen) if held is None else partial(_kept, parts, held)
+    blocks = partial(_anew, model, parts, seen) if held is None else partial(_kept, model, parts, held)
     some = partial(_some_anew, model, parts, seen) if held is None else partial(_some_kept, parts, held)
     return model.origin(seen, blocks, some, parts).rank(k, top)
 
@@ -199,13 +210,13 @@ def _blocks(model: RelationModel, seen: Seen) -> Iterator[PairScores]:
 
 
 def _anew(model: RelationModel, parts: Parts, seen: Seen) -> Iterator[Block]:
-    return _kept(parts, _blocks(model, seen))
+    return _kept(model, parts, _blocks(model, seen))
 
 
-def _kept(parts: Parts, scores: Iterable[PairScores]) -> Iterator[Block]:
-    first = 0
+def _kept(model: RelationModel, parts: Parts, scores: Iterable[PairScores]) -> Iterator[Block]:
+    first, exponent = 0, model.config.ranking.selected
     for each in scores:
-        yield Block(first, each.joint(parts), each.log_selected if parts.selected else None, each.log_boxes)
+        yield Block(first, each.joint(parts), each.log_pair(parts, exponent), each.log_boxes)
         first += len(each.pairs)
 
 
@@ -229,5 +240,5 @@ def _joined(parts: Sequence[CPTensor]) -> CPTensor:
 
 
 def _numbers_per_pair(model: RelationModel) -> int:
-    rank = model.config.head.rank + (0 if model.geometry is None else model.geometry.rank)
+    rank = model.config.head.rank * (1 if model.geometry is None else model.geometry.rank)
     return rank * sum(model.vocabulary.sizes)

@@ -71,7 +71,9 @@ def load_training(config: Config) -> TrainingData:
     pixels = "pixels" in config.sources
     part = "fit" if config.validation.images else "train"
     annotations = load_split(config, part)
-    wanted: Literal["unchecked", "required", "present"] = config.data.pictures if pixels else "unchecked"
+    wanted: Literal["unchecked", "required", "present"] = config.data.pictures
+    if not pixels and wanted == "required":
+        wanted = "unchecked"
     fit = annotations if wanted == "unchecked" else load_split(config, part, wanted)
     held_out = load_split(config, "validation", wanted).scenes if config.validation.images else ()
     names = annotations.vocabulary

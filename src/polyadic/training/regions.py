@@ -27,7 +27,7 @@ class Pooled:
     """Features of an image's boxes and of the boxes around the pairs asked for; or its picture, to compute them."""
 
     regions: Float[Tensor, "N D"] | None = None
-    unions: Float[Tensor, "B D"] | None = None
+    unions: Float[Tensor, "B E"] | None = None
     picture: UInt8[Tensor, "3 H W"] | None = None
 
 

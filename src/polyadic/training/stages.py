@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import Dataset
 
-from polyadic.boxes import pair_geometry
+from polyadic.boxes import box_place, ordered_pairs, pair_numbers
 from polyadic.config import Config, Pixels
 from polyadic.features import Backbone, PairInputs, prepare_picture
 from polyadic.model import Parts
@@ -77,37 +80,49 @@ def backbone(trainer: Trainer, fresh: bool) -> Task:
 
 
 def boxes(trainer: Trainer, fresh: bool) -> Task:
-    """Ours: the prior that knows the boxes, P(triplet | geometry), on annotations alone."""
-    prior, device = trainer.model.geometry, trainer.device
-    assert prior is not None, "planned only where there is one"
-    fit, held_out = _Geometry(trainer.data.annotations.scenes), _Geometry(trainer.data.validation)
-    if fresh:
-        prior.fit_scale(
-            torch.cat([x for _, x, _ in fit.rows]).to(device), torch.cat([y for _, _, y in fit.rows]).to(device)
-        )
+    """Ours: what boxes and labels tell without pixels, from all pairs of the annotations.
 
-    def loss(batch: list[tuple[str, Tensor, Tensor]]) -> tuple[Tensor, int] | None:
+    The prior that knows the boxes, λ; and for a head of labels, what neighbours say of a label.
+    """
+    prior, neighbours, device = trainer.model.geometry, trainer.model.neighbours, trainer.device
+    assert prior is not None, "planned only where there is one"
+    fit, held_out = _Annotations(trainer.data.annotations.scenes), _Annotations(trainer.data.validation)
+    modules: dict[str, nn.Module] = {"geometry": prior}
+    if neighbours is not None:
+        modules["neighbours"] = neighbours
+    if fresh:
+        every = _Pairs.join(fit.rows)
+        prior.fit_scale(every.numbers.to(device), every.predicates.to(device))
+        if neighbours is not None:
+            neighbours.fit_scale(every.numbers.to(device), every.labels.to(device))
+
+    def loss(batch: list[_Pairs]) -> tuple[Tensor, int] | None:
         if not batch:
             return None
-        geometry, triplets = torch.cat([x for _, x, _ in batch]), torch.cat([y for _, _, y in batch])
-        return prior(geometry.to(device)).nll(triplets.to(device)).mean(), len(triplets)
+        x = _Pairs.join(batch).to(device)
+        found = prior.nll(x.numbers, x.labels[x.pairs], x.at, x.predicates) / len(x.at)
+        if neighbours is not None:
+            found = found + neighbours.nll(x.places, x.numbers, x.pairs, x.labels)
+        return found, len(x.at)
 
     @torch.no_grad()
     def validate() -> dict[str, float]:
-        prior.eval()
+        for module in modules.values():
+            module.eval()
         found = loss(held_out.rows)
         return {} if found is None else {"log-likelihood": -float(found[0])}
 
     def train_mode() -> None:
-        prior.train()
+        for module in modules.values():
+            module.train()
 
     return Task(
         "boxes",
         trainer.config.boxes,
-        {"geometry": prior},
+        modules,
         lambda epoch: fit,
         loss,
-        lambda batch: [name for name, _, _ in batch],
+        lambda batch: [each.name for each in batch],
         train_mode,
         validate,
         "log-likelihood",
@@ -148,12 +163,11 @@ def _pairs(trainer: Trainer, name: str, source: BoxSource, fresh: bool) -> Task:
     model, config, data, device = trainer.model, trainer.config, trainer.data, trainer.device
     trainer.fill(source)
     selecting = name == "selection"
-    reduction = model.features.reduction
     unfitted = fresh and not {"triplets", "proposals"} & set(model.stages)
-    if unfitted and reduction is not None and config.pixels.reduce:
+    if unfitted and model.features.reduction is not None and (config.pixels.reduce or config.pixels.crops):
         sample = trainer.region_sample(source)
         torch.manual_seed(config.seed)  # whatever was drawn before, with a cache or without
-        reduction.fit(sample)
+        model.features.fit(*sample)
     modules: dict[str, nn.Module] = {"features": model.features, "head": model.head}
     if selecting:
         modules = {"selector": model.selector}
@@ -164,6 +178,9 @@ def _pairs(trainer: Trainer, name: str, source: BoxSource, fresh: bool) -> Task:
             return None
         parts = [example.complete(trainer.regions, model.backbone).to(device) for example in used]
         inputs, target = PairInputs.join(parts), torch.cat([example.target for example in used]).to(device)
+        if config.head.labels and not selecting:
+            labels = torch.cat([torch.from_numpy(example.boxes.labels) for example in used]).to(device)
+            return model.label_nll(inputs, labels), len(labels)
         if selecting:
             logit = model.selection_logit(inputs)
             return binary_cross_entropy_with_logits(logit, target.to(logit)), len(target)
@@ -220,23 +237,59 @@ class _Pictures(Dataset[tuple[Scene, Tensor]]):
         return self.scenes[at], prepare_picture(self.scenes[at].open(), self.pixels)
 
 
-class _Geometry(Dataset[tuple[str, Tensor, Tensor]]):
-    """Geometry and triplets of annotated pairs."""
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """All ordered pairs of the true boxes of an image or, joined, of several; and the annotations among them."""
+
+    name: str
+    places: Float[Tensor, "N 7"]  # of the boxes
+    labels: Int[Tensor, " N"]
+    pairs: Int[Tensor, "B 2"]
+    numbers: Float[Tensor, "B 39"]
+    at: Int[Tensor, " M"]  # the pair of an annotation
+    predicates: Int[Tensor, " M"]
+
+    @classmethod
+    def of(cls, scene: Scene) -> _Pairs:
+        known = true_boxes(scene)
+        n, pairs = len(known.boxes), ordered_pairs(len(known.boxes))
+        boxes, labels = torch.from_numpy(known.boxes).float(), torch.from_numpy(known.labels)
+        frames = torch.tensor(scene.frame, dtype=torch.float32).expand(n, 2)
+        row = torch.zeros(n, n, dtype=torch.long)
+        row[pairs[:, 0], pairs[:, 1]] = torch.arange(len(pairs))
+        first, second = torch.from_numpy(known.pairs).unbind(-1)
+        numbers, predicates = pair_numbers(boxes, frames, pairs), torch.from_numpy(known.triplets)[:, 1]
+        return cls(scene.name, box_place(boxes, frames), labels, pairs, numbers, row[first, second], predicates)
+
+    @classmethod
+    def join(cls, parts: Sequence[_Pairs]) -> _Pairs:
+        boxes = [0, *accumulate(len(each.labels) for each in parts)]
+        pairs = [0, *accumulate(len(each.pairs) for each in parts)]
+        return cls(
+            "",
+            torch.cat([each.places for each in parts]),
+            torch.cat([each.labels for each in parts]),
+            torch.cat([each.pairs + start for each, start in zip(parts, boxes, strict=False)]),
+            torch.cat([each.numbers for each in parts]),
+            torch.cat([each.at + start for each, start in zip(parts, pairs, strict=False)]),
+            torch.cat([each.predicates for each in parts]),
+        )
+
+    def to(self, device: torch.device) -> _Pairs:
+        columns = (self.places, self.labels, self.pairs, self.numbers, self.at, self.predicates)
+        return _Pairs(self.name, *(x.to(device) for x in columns))
+
+
+class _Annotations(Dataset[_Pairs]):
+    """Images with an annotated pair."""
 
     def __init__(self, scenes: tuple[Scene, ...]) -> None:
-        self.rows: list[tuple[str, Tensor, Tensor]] = []
-        for scene in scenes:
-            known = true_boxes(scene)
-            if len(known.pairs):
-                corners = torch.from_numpy(known.boxes).float()[torch.from_numpy(known.pairs)]  # [M, 2, 4]
-                frame = torch.tensor(scene.frame, dtype=torch.float32).expand(len(corners), 2)
-                geometry = pair_geometry(corners[:, 0], corners[:, 1], frame)
-                self.rows.append((scene.name, geometry, torch.from_numpy(known.triplets)))
+        self.rows = [each for each in map(_Pairs.of, scenes) if len(each.at)]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, at: int) -> tuple[str, Tensor, Tensor]:
+    def __getitem__(self, at: int) -> _Pairs:
         return self.rows[at]
 
 

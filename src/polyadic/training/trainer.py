@@ -30,7 +30,7 @@ from polyadic.training.regions import Regions, fill
 from polyadic.training.watch import Stop, Watcher
 from polyadic.vocabulary import PolyadicError
 
-_SAMPLE = 4096  # regions from which principal components are found
+_SAMPLE = 8192  # regions from which principal components are found
 
 
 def pick_device(name: str) -> torch.device:
@@ -185,14 +185,17 @@ class Trainer:
             boxes += [tested.boxes(scene, rng).boxes for scene in self.data.validation]
             fill(self.regions, backbone, scenes, boxes, config.workers, self.watcher, self.stop)
 
-    def region_sample(self, source: BoxSource) -> Tensor:
-        """Features of some regions, [M, D]."""
+    def region_sample(self, source: BoxSource) -> tuple[Tensor, Tensor]:
+        """Features of some boxes, [M, D], and of boxes around pairs, [L, E]."""
         examples = Examples(self.data.fit, "triplets", source, self.config.sources, self.regions, (0, "sample", 0))
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(self.config.seed)).tolist()
-        found: list[Tensor] = []
+        boxes, unions = list[Tensor](), list[Tensor]()
         for at in order:
             inputs = examples[at].complete(self.regions, self.model.backbone).to(self.device)
-            found += [x for x in (inputs.regions, inputs.unions) if x is not None]
-            if sum(map(len, found)) >= _SAMPLE:
+            assert inputs.regions is not None, "asked for where there are pixels"
+            assert inputs.unions is not None, "asked for where there are pixels"
+            boxes.append(inputs.regions)
+            unions.append(inputs.unions)
+            if sum(map(len, (*boxes, *unions))) >= _SAMPLE:
                 break
-        return torch.cat(found)[:_SAMPLE]
+        return torch.cat(boxes), torch.cat(unions)

@@ -1,0 +1,72 @@
+"""Pixels with true boxes on VRD: that half of the paper's Table 4 and, apart from it, what we make of the same pixels.
+
+The paper's recipe (`vrd-pixels`) varies the rank and adds P(X_sel) and ψ_u. Ours (`vrd-pixels-grown`) takes labels from
+pixels, and all else from a prior that knows the boxes. Both are scored with and without true labels.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from polyadic.config import PRESETS, Config
+from polyadic.experiments.ablation import MODEL, PHRASES, PREDICATES, RANKS, Ablation, ablate
+from polyadic.experiments.table4 import check_file, to_csv
+from polyadic.storing import hide_paths, versions, write_text
+from polyadic.training import Silent, Stop, Watcher
+from polyadic.vocabulary import PolyadicError
+
+OURS = "ours, grown prior"
+FEATURES = "features"
+
+
+@dataclass(frozen=True, eq=False)
+class VrdAblation:
+    """The rows of both, and what they were made with."""
+
+    table: Ablation  # its config is the paper's recipe
+    ours: Config
+    seconds: float  # of this call; what was there before is not made again
+
+
+def vrd_ablation(
+    root: Path,
+    weights: Path,
+    out: Path,
+    seeds: int = 3,
+    ranks: Sequence[int] = RANKS,
+    watcher: Watcher | None = None,
+    stop: Stop | None = None,
+) -> VrdAblation:
+    """`weights`: the backbone's. Interrupted, it goes on when it is called again."""
+    start, watcher, stop = time.monotonic(), watcher or Silent(), stop or Stop()
+    if not weights.expanduser().is_file():
+        raise PolyadicError(f"--weights: no file {weights}; it is the backbone's, tf_efficientnet_lite0 of timm")
+    out = out.expanduser().resolve()
+    place = {
+        "data.root": str(root.expanduser().resolve()),
+        "pixels.weights": str(weights.expanduser().resolve()),
+        "cache.folder": str(out / FEATURES),
+    }
+    recipe, ours = (PRESETS[name].change(**place) for name in ("vrd-pixels", "vrd-pixels-grown"))
+    table = ablate(recipe, out / "paper", ranks, seeds, watcher, stop, (PHRASES, PREDICATES))
+    grown = ablate(ours, out / "ours", (ours.head.rank,), seeds, watcher, stop, (PHRASES, PREDICATES))
+    rows = (*table.rows, *(replace(row, what=OURS) for row in grown.rows if row.what == MODEL))
+    return VrdAblation(replace(table, rows=rows), ours, time.monotonic() - start)
+
+
+def write(found: VrdAblation, path: Path) -> tuple[Path, Path]:
+    """The rows, and beside them as JSON the configs, seeds, versions and seconds."""
+    check_file(path)
+    configs = {"the paper's recipe": found.table.config.to_json(), OURS: found.ours.to_json()}
+    for config in configs.values():
+        hide_paths(config)
+    about = {"configs": configs, "ranks": found.table.ranks, "seeds": found.table.seeds, "versions": versions()}
+    beside = path.with_suffix(".json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, to_csv(found.table))
+    write_text(beside, json.dumps({**about, "seconds": round(found.seconds)}, indent=1) + "\n")
+    return path, beside

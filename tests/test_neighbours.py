@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from model_cases import ALL_BOXES, agree, detections, entries, model_of, photo
+from torch import Tensor
+
+from polyadic.boxes import NUMBERS, box_place, ordered_pairs, pair_numbers
+from polyadic.config import Config
+from polyadic.model import predicting
+from polyadic.neighbours import Neighbours
+from polyadic.vocabulary import PolyadicError
+
+LABELS: dict[str, Any] = {
+    "head.labels": True,
+    "head.rank": 1,
+    "neighbours.hidden": 6,
+    "neighbours.embedding": 3,
+    **ALL_BOXES,
+}
+
+
+def neighbours_of(classes: int = 5, noise: float = 0.3) -> Neighbours:
+    torch.manual_seed(0)
+    found = Neighbours(classes, hidden=8, embedding=3, noise=noise).double().eval()
+    found.fit_scale(torch.randn(30, NUMBERS, dtype=torch.float64) * 2 + 1, torch.tensor([0, 0, 1, 4]))
+    return found
+
+
+def some_boxes(n: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    corners = torch.rand(n, 2, 2, generator=generator, dtype=torch.float64).sort(1).values
+    return corners.flatten(1) * torch.tensor([200.0, 100, 200, 100])
+
+
+def told_slowly(net: Neighbours, boxes: Tensor, frames: Tensor, labels: Tensor) -> list[Tensor]:
+    """A box after the other, with the messages of all others in a list."""
+    found = []
+    for at in range(len(boxes)):
+        messages = []
+        for other in range(len(boxes)):
+            if other != at:
+                numbers = pair_numbers(boxes, frames, torch.tensor([[at, other]]))[0]
+                given = torch.cat([net.embedding.weight @ labels[other], (numbers - net.mean) / net.scale])
+                messages.append(net.message(given))
+        place = net.place(box_place(boxes[at : at + 1], frames[:1]))[0]
+        every = torch.stack(messages)
+        found.append(net.told(torch.cat([every.mean(0), every.max(0).values, place])))
+    return found
+
+
+@torch.no_grad()
+def test_each_box_hears_all_others_and_not_itself() -> None:
+    net, boxes = neighbours_of(), some_boxes(4)
+    frames, labels = torch.tensor([[200.0, 100]]).double().expand(4, 2), torch.rand(4, 5).double().softmax(-1)
+    pairs = ordered_pairs(4)
+    told, alone = net(box_place(boxes, frames), pair_numbers(boxes, frames, pairs), pairs, labels)
+    for at, expected in enumerate(told_slowly(net, boxes, frames, labels)):
+        torch.testing.assert_close(told[at], expected)
+        torch.testing.assert_close(alone[at], net.alone(box_place(boxes, frames))[at])
+    other = labels.clone()
+    other[2] = other[2].flip(0)
+    changed, _ = net(box_place(boxes, frames), pair_numbers(boxes, frames, pairs), pairs, other)
+    assert torch.equal(changed[2], told[2])
+    assert not torch.isclose(changed[[0, 1, 3]], told[[0, 1, 3]]).all(-1).any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("exponent", [0.0, 0.6, 1.0])
+def test_what_they_say_multiplies_what_pixels_say(exponent: float) -> None:
+    net, boxes = neighbours_of(), some_boxes(3)
+    frames, logs = torch.tensor([[200.0, 100]]).double().expand(3, 2), torch.randn(3, 5).double().log_softmax(-1)
+    found = net.refine(logs, boxes, frames, exponent)
+    for at, told in enumerate(told_slowly(net, boxes, frames, logs.exp())):
+        alone = net.alone(box_place(boxes, frames))[at].softmax(-1)
+        product = logs[at].exp() * (told.softmax(-1) / alone) ** exponent
+        torch.testing.assert_close(found[at].exp(), product / product.sum())
+    assert torch.equal(net.refine(logs[:1], boxes[:1], frames[:1], exponent), logs[:1]), "there is nobody else"
+
+
+@torch.no_grad()
+def test_labels_are_made_wrong_in_training_alone() -> None:
+    net, boxes, pairs = neighbours_of(), some_boxes(4), ordered_pairs(4)
+    frames, labels = torch.tensor([[200.0, 100]]).double().expand(4, 2), torch.tensor([3, 1, 0, 2])
+    x = (box_place(boxes, frames), pair_numbers(boxes, frames, pairs), pairs)
+    told, alone = net(*x, torch.eye(5, dtype=torch.float64)[labels])
+    rows = torch.arange(4)
+    expected = -told.log_softmax(-1)[rows, labels].mean() - alone.log_softmax(-1)[rows, labels].mean()
+    torch.testing.assert_close(net.nll(*x, labels), expected)
+    for module in net.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    net.train()
+    assert len({float(net.nll(*x, labels)) for _ in range(20)}) > 3
+    net.noise = 0.0
+    torch.testing.assert_close(net.nll(*x, labels), expected)
+
+
+def test_it_learns_who_goes_with_whom() -> None:
+    """Two boxes a picture: the label of one is the other's plus 1, wherever they lie; alone it could be any."""
+    torch.manual_seed(0)
+    net = Neighbours(4, hidden=24, dropout=0.0, embedding=6, noise=0.1)
+    pairs = torch.cat([ordered_pairs(2) + 2 * at for at in range(60)])
+    first = torch.arange(60) % 2 * 2
+    labels = torch.stack([first, first + 1], 1).flatten()
+    boxes, frames = some_boxes(120).float(), torch.tensor([[200.0, 100]]).expand(120, 2)
+    numbers = torch.cat([pair_numbers(boxes[i : i + 2], frames[:2], ordered_pairs(2)) for i in range(0, 120, 2)])
+    net.fit_scale(numbers, labels)
+    optimiser = torch.optim.Adam(net.parameters(), 0.005)
+    for _ in range(150):
+        loss = net.nll(box_place(boxes, frames), numbers, pairs, labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    net.eval()
+    unsure = torch.tensor([[0.5, 0, 0.5, 0], [0.0, 1, 0, 0]]).clamp_min(1e-6).log()
+    with torch.no_grad():
+        found = net.refine(unsure, boxes[:2], frames[:2], 1.0)
+    assert found[0].argmax() == 0
+    assert float(found[0].exp()[0]) > 0.8
+
+
+def test_a_head_of_labels_is_scored_with_what_neighbours_say() -> None:
+    model, given = model_of("pixels", **LABELS), detections(5)
+    assert model.neighbours is not None
+    scores, boxes = model.pairs_of(given, photo()), torch.from_numpy(given.boxes).float()
+    model.stages = ("triplets",)  # the boxes' stage is still to come: pixels alone
+    pixels = model.pairs_of(given, photo()).cp.subject[:, 0].log_softmax(-1)
+    first = {int(s): at for at, (s, _) in reversed(list(enumerate(scores.pairs.tolist())))}
+    logs = torch.stack([pixels[first[s]] for s in range(5)])
+    expected = model.neighbours.refine(logs, boxes, torch.tensor([[100.0, 60]]).expand(5, 2), 0.6).detach()
+    torch.testing.assert_close(scores.cp.subject[:, 0], expected[scores.pairs[:, 0]])
+    torch.testing.assert_close(scores.cp.object[:, 0], expected[scores.pairs[:, 1]])
+    assert not torch.allclose(expected, logs, atol=1e-3)
+    deaf = model_of("pixels", **{**LABELS, "neighbours.exponent": 0.0}).pairs_of(given, photo())
+    torch.testing.assert_close(deaf.cp.subject[:, 0], logs[scores.pairs[:, 0]])
+
+
+def test_images_together_or_block_by_block_hear_their_own_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("pixels", **LABELS)
+    given, pictures = [detections(n, seed=n) for n in (4, 2, 6)], [photo(seed) for seed in range(3)]
+    alone = [model.predict(picture, each, k=None, top=50) for picture, each in zip(pictures, given, strict=True)]
+    together = model.predict_many(pictures, given, k=None, top=50)
+    monkeypatch.setattr(predicting, "BLOCK", 7)
+    monkeypatch.setattr(predicting, "KEPT", 0)
+    blocks = [model.predict(picture, each, k=None, top=50) for picture, each in zip(pictures, given, strict=True)]
+    for found in (together, blocks):
+        for a, b in zip(alone, found, strict=True):
+            agree(a, entries(b))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"boxes.epochs": 0}, "set boxes.epochs"),
+        ({"head.rank": 2}, "head.labels is of rank 1, got head.rank 2"),
+        ({"proposals.epochs": 1}, "proposals.epochs must be 0"),
+        ({"neighbours.noise": 1.0}, "neighbours.noise must lie in"),
+    ],
+)
+def test_a_head_of_labels_needs_what_it_leaves_to_others(values: dict[str, Any], message: str) -> None:
+    base = {"head.labels": True, "head.rank": 1, "boxes.epochs": 1}
+    Config().change(**base)
+    with pytest.raises(PolyadicError, match=message):
+        Config().change(**{**base, **values})

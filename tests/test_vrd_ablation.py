@@ -1,0 +1,117 @@
+"""`polyadic reproduce vrd-ablation` on small files of VRD's layout, with a backbone of a few weights."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import Command
+from training_cases import tiny
+from vrd_files import pictured_vrd
+
+from polyadic.config import PRESETS
+from polyadic.evaluation import Evaluator, get_protocol
+from polyadic.experiments import open_run, predict_split
+from polyadic.experiments.ablation import TEMPERED
+from polyadic.experiments.vrd_ablation import OURS
+from polyadic.model import Parts
+from polyadic.training.examples import BoxSource
+
+TASKS = ("phrase-classification", "predicate-classification")
+SMALL: dict[str, Any] = {"data.dataset": "vrd", "data.pictures": "present", "triplets.epochs": 1, "selection.epochs": 1}
+SMALL |= {"ranking.prior": 0.5}
+GROWN: dict[str, Any] = {
+    "pixels.crops": 32,
+    "pixels.place": True,
+    "head.rank": 1,
+    "head.labels": True,
+    "ranking.prior": 0.0,
+    "boxes.epochs": 2,
+    "boxes.optimiser": "adamw",
+    "boxes.rate": 0.01,
+    "selection.epochs": 0,
+}
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setitem(PRESETS, "vrd-pixels", tiny(**SMALL))
+    monkeypatch.setitem(PRESETS, "vrd-pixels-grown", tiny(**{**SMALL, **GROWN}))
+    return Command(capsys)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The dataset, two of whose training images have no picture; the weights."""
+    return pictured_vrd(tmp_path_factory.mktemp("vrd"))
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_command_makes_the_papers_rows_and_ours_apart_and_does_nothing_twice(
+    command: Command, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    root, weights = files
+    words = ("--data", root, "--weights", weights, "--out", tmp_path / "out", "--seeds", "2", "--ranks", "1", "3")
+    shown = command("reproduce", "vrd-ablation", *words)
+    assert shown.code == 0, shown.err
+    rows = rows_of(tmp_path / "out" / "table4.csv")
+    kinds = {(r["what"], r["rank"], r["seed"], r["parts"]) for r in rows if r["what"] in ("model", OURS)}
+    parts = ("psi_c", "psi_c + selected", "psi_c + selected + prior", TEMPERED)
+    assert kinds == {("model", rank, seed, name) for rank in "13" for seed in "01" for name in parts} | {
+        (OURS, "1", seed, "psi_c + geometry") for seed in "01"
+    }
+    for what in ("model", OURS, "count table"):
+        told = {(task, r["k"], r["N"]) for r in rows for task in TASKS if r["what"] == what and task in r["protocol"]}
+        assert told == {(task, k, n) for task in TASKS for k in ("free", "1") for n in ("50", "100")}
+    assert shown.out.count("Rank-3 w/ X_sel & prior  ") == shown.out.count("Rank-3 w/ X_sel & prior^0.5") == 2
+    assert shown.out.count("39.01") == 1, "the paper's numbers stand beside one task"
+    assert shown.out.count(OURS) == 2
+    about = json.loads((tmp_path / "out" / "table4.json").read_text())
+    assert about["configs"][OURS]["pixels"]["crops"] == 32
+    assert str(tmp_path) not in json.dumps(about)
+    assert (about["ranks"], about["seeds"]) == ([1, 3], [0, 1])
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
+    again = command("reproduce", "vrd-ablation", *words)
+    assert again.code == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")} == made
+    assert rows_of(tmp_path / "out" / "table4.csv") == rows
+
+
+def test_ours_is_scored_by_labels_and_the_prior_that_knows_the_boxes_alone(
+    command: Command, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    words = ("--data", files[0], "--weights", files[1], "--out", tmp_path / "out", "--seeds", "1", "--ranks", "1")
+    assert command("reproduce", "vrd-ablation", *words).code == 0
+    run = open_run(tmp_path / "out" / "ours" / "rank-1-seed-0")
+    rows = [row for row in rows_of(tmp_path / "out" / "table4.csv") if row["what"] == OURS]
+    for task in TASKS:
+        wanted = Parts(selected=False, prior=False, labels=task == TASKS[1])
+        protocol = get_protocol("lu2016").change(task=task, k=1, tops=(50, 100))
+        evaluator = Evaluator([protocol], len(run.data.vocabulary.predicates))
+        (found,) = predict_split(run.model, run.data.scenes, BoxSource(), run.regions, [(1, wanted)])
+        for scene, each in zip(run.data, found, strict=True):
+            evaluator.update(scene, each)
+        held = [float(row["recall"]) for row in rows if row["k"] == "1" and task in row["protocol"]]
+        assert held == [row.recall for row in evaluator.result()]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_mistakes_are_one_line(command: Command, files: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "letter.csv").write_text("dear\n")
+    base = {"--data": files[0], "--weights": files[1], "--out": tmp_path / "out"}
+    bad: list[tuple[dict[str, Path], str]] = [
+        ({"--weights": tmp_path / "none.safetensors"}, "--weights: no file"),
+        ({"--data": tmp_path / "nowhere"}, "nowhere"),
+        ({"--csv": tmp_path / "letter.csv"}, "letter.csv exists and is not an ablation's"),
+    ]
+    for change, message in bad:
+        words = [word for pair in {**base, **change}.items() for word in pair]
+        assert message in command("reproduce", "vrd-ablation", *words).message
+    assert (tmp_path / "letter.csv").read_text() == "dear\n"

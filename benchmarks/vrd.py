@@ -55,7 +55,11 @@ def learning(run: Run, examples: list[Example], inputs: list[PairInputs]) -> flo
         together = PairInputs.join(inputs[at : at + BATCH])
         target = torch.cat([example.target for example in examples[at : at + BATCH]])
         optimiser.zero_grad(set_to_none=True)
-        model(together).nll(target).mean().backward()
+        if run.config.head.labels:
+            labels = torch.cat([torch.from_numpy(example.boxes.labels) for example in examples[at : at + BATCH]])
+            model.label_nll(together, labels).backward()
+        else:
+            model(together).nll(target).mean().backward()
         optimiser.step()
         times.append((clock() - start) / BATCH)
     model.eval()
@@ -87,7 +91,7 @@ def against_dense(kept: list[PairScores], prior: TripletPrior) -> tuple[list[flo
     """dense / exact of each image, and the share of entries that both found."""
     weight, ratios, same = dense_prior(prior), [], []
     for scores in kept:
-        factors = [x.float() for x in scores.cp.factors]
+        factors = [x.float() for x in scores.joint().factors]
         dense = best_dense(factors, weight)
         cp = CPTensor(*factors)
         fast = seconds(partial(rank_relations, cp, prior, top=TOP), 5)[0]
@@ -123,7 +127,7 @@ def measure(folder: Path, root: Path, count: int) -> dict[str, object]:
     return {
         "run": folder.name,
         "sources": "+".join(run.config.sources),
-        "rank": run.config.head.rank,
+        "rank": kept[0].joint().rank,
         "pairs": statistics.median(len(each.pairs) for each in kept),
         "learning_ms": 1e3 * per_image,
         "epoch_s": per_image * len(scenes),

@@ -8,16 +8,20 @@ from __future__ import annotations
 import csv
 import math
 import re
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from polyadic.config import PRESETS
 from polyadic.experiments import boxes_rows
-from polyadic.experiments.table4 import Cell
+from polyadic.experiments.ablation import MODEL, PHRASES, PREDICATES, Ablation
+from polyadic.experiments.table4 import Cell, read_rows, table4
+from polyadic.experiments.vrd_ablation import OURS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "docs/vrd.md", "src/polyadic/shipped/vrd-boxes/CARD.md")
-BOXES = ROOT / "results" / "vrd-boxes.csv"
+BOXES, PIXELS, BOTH = (ROOT / "results" / f"{name}.csv" for name in ("vrd-boxes", "vrd-ablation", "vrd-lu-pixels"))
 _BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _LABELS = {
     "plain": "ours, plain",
@@ -93,12 +97,64 @@ def speed() -> str:
     return _table(head, [*body, ["the paper, VGG16 on its GPU", "210", "", "", "", "570", "", "360"]])
 
 
+def phrase_classification() -> str:
+    """The paper's recipe beside the paper; ours at the end."""
+    return _ablation(PHRASES)
+
+
+def predicate_classification() -> str:
+    return _ablation(PREDICATES)
+
+
+def _ablation(task: str) -> str:
+    rows = read_rows(PIXELS)
+    ranks, seeds = (
+        tuple(sorted({getattr(row, name) for row in rows if row.what == MODEL})) for name in ("rank", "seed")
+    )
+    lines = table4(Ablation(PRESETS["vrd-pixels"], ranks, seeds, rows), task)
+    body = []
+    for line in lines:
+        free, one = line.cells[:2], line.cells[2:]
+        bold = "**" if line.label == OURS else ""
+        # a head of labels says nothing of predicates, so its loss is another one
+        loss = "" if line.loss is None or line.label == OURS else _one(line.loss)
+        body.append([f"{bold}{line.label}{bold}", _both(free), _both(one), loss])
+        if line.paper is not None:
+            body.append(
+                [f"the paper, {line.label}", *(" / ".join(map(str, x)) for x in (line.paper[:2], line.paper[2:])), ""]
+            )
+    return _table(["R@50 / R@100", "free k", "k = 1", "held-out loss"], body)
+
+
+def both_sources() -> str:
+    """Pixels and evidence, evidence alone."""
+    with BOTH.open() as file:
+        rows = list(csv.DictReader(file))
+    columns = [(task, k) for task in ("relationship", "phrase") for k in ("1", "10")]
+    body = []
+    for what in dict.fromkeys(row["what"] for row in rows):
+        cells = []
+        for task, k in columns:
+            found = [
+                [float(r["recall"]) for r in rows if (r["what"], r["task"], r["k"], r["N"]) == (what, task, k, n)]
+                for n in ("50", "100")
+            ]
+            cells.append(
+                _both([Cell(statistics.fmean(x), statistics.stdev(x) if len(x) > 1 else math.nan) for x in found])
+            )
+        body.append([what, *cells])
+    return _table(["R@50 / R@100", *(f"{task} k = {k}" for task, k in columns)], body)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "vrd-boxes": headline,
     "vrd-boxes-zero-shot": zero_shot,
     "vrd-boxes-mean-recall": mean_recall,
     "vrd-boxes-ingredients": ingredients,
     "vrd-boxes-misses": misses,
+    "vrd-pixels": phrase_classification,
+    "vrd-pixels-predicates": predicate_classification,
+    "vrd-lu-pixels": both_sources,
     "vrd-speed": speed,
 }
 
@@ -110,7 +166,11 @@ def _recalls(lines: Sequence[boxes_rows.Line]) -> str:
 
 
 def _pair(line: boxes_rows.Line, task: str, k: int) -> str:
-    both = [cell for cell, column in zip(line.cells, boxes_rows.COLUMNS, strict=True) if column[:2] == (task, k)]
+    return _both([cell for cell, column in zip(line.cells, boxes_rows.COLUMNS, strict=True) if column[:2] == (task, k)])
+
+
+def _both(both: Sequence[Cell]) -> str:
+    """R@50 and R@100, with the larger deviation."""
     if all(math.isnan(cell.deviation) for cell in both):
         return " / ".join(_one(cell) for cell in both)
     return f"{' / '.join(f'{cell.mean:.2f}' for cell in both)} ± {max(cell.deviation for cell in both):.2f}"

@@ -17,6 +17,7 @@ from model_cases import (
     agree,
     dense,
     detections,
+    entries,
     grown,
     model_of,
     photo,
@@ -88,6 +89,19 @@ def test_parts_leave_out_exactly_what_they_say(selected: bool, prior: bool, geom
     assert scores.log_boxes is not None
     f = f * scores.log_boxes.exp()[:, None, None, None]
     agree(model.rank(scores, top=25, parts=Parts(selected, prior, geometry)), ranked(f.log(), None, 25))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0])
+def test_parts_may_give_the_prior_another_exponent(exponent: float) -> None:
+    other, given = Parts(prior_exponent=exponent), detections(3)
+    found, expected = (
+        model_of("evidence", **EXPONENTS),
+        model_of("evidence", **{**EXPONENTS, "ranking.prior": exponent}),
+    )
+    for k in (None, 2):
+        agree(found.predict(None, given, k=k, top=40, parts=other), entries(expected.predict(None, given, k=k, top=40)))
+    scores = found.pairs_of(given)
+    agree(found.rank(scores, top=40, parts=other), entries(expected.rank(scores, top=40)))
 
 
 def test_what_has_not_been_trained_is_not_used() -> None:

@@ -11,6 +11,7 @@ from polyadic.boxes import NUMBERS, box_place, ordered_pairs, pair_numbers
 from polyadic.config import Config
 from polyadic.model import predicting
 from polyadic.neighbours import Neighbours
+from polyadic.scenes import open_photo
 from polyadic.vocabulary import PolyadicError
 
 LABELS: dict[str, Any] = {
@@ -165,3 +166,17 @@ def test_a_head_of_labels_needs_what_it_leaves_to_others(values: dict[str, Any],
     Config().change(**base)
     with pytest.raises(PolyadicError, match=message):
         Config().change(**{**base, **values})
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_labels_and_neighbours_work_in_half_precision(precision: str) -> None:
+    model, given = model_of("pixels", **LABELS, precision=precision), detections(5)
+    exact = model_of("pixels", **LABELS).pairs_of(given, photo())
+    found = model.pairs_of(given, photo())
+    assert found.cp.subject.dtype == torch.float32
+    torch.testing.assert_close(found.cp.subject, exact.cp.subject, rtol=0.05, atol=0.1)
+    inputs = predicting.inputs_of(model, predicting.look(model, [open_photo(photo())], [given])[0], slice(None))
+    loss = model.label_nll(inputs, torch.from_numpy(given.labels))
+    loss.backward()
+    assert loss.isfinite()
+    assert any(x.grad is not None for x in model.head.parameters())

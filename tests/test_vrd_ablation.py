@@ -15,7 +15,8 @@ from vrd_files import pictured_vrd
 from polyadic.config import PRESETS
 from polyadic.evaluation import Evaluator, get_protocol
 from polyadic.experiments import open_run, predict_split
-from polyadic.experiments.ablation import TEMPERED
+from polyadic.experiments.ablation import TEMPERED, Ablation
+from polyadic.experiments.table4 import read_rows, to_csv
 from polyadic.experiments.vrd_ablation import OURS
 from polyadic.model import Parts
 from polyadic.training.examples import BoxSource
@@ -73,6 +74,8 @@ def test_one_command_makes_the_papers_rows_and_ours_apart_and_does_nothing_twice
     assert shown.out.count("Rank-3 w/ X_sel & prior  ") == shown.out.count("Rank-3 w/ X_sel & prior^0.5") == 2
     assert shown.out.count("39.01") == 1, "the paper's numbers stand beside one task"
     assert shown.out.count(OURS) == 2
+    text, held = (tmp_path / "out" / "table4.csv").read_text(), read_rows(tmp_path / "out" / "table4.csv")
+    assert to_csv(Ablation(tiny(), (1, 3), (0, 1), held)) == text
     about = json.loads((tmp_path / "out" / "table4.json").read_text())
     assert about["configs"][OURS]["pixels"]["crops"] == 32
     assert str(tmp_path) not in json.dumps(about)

@@ -123,8 +123,8 @@ class LabelHead(nn.Module):
 
     def labels(self, boxes: Float[Tensor, "N D"]) -> Float[Tensor, "N X"]:
         """Log P(label | box)."""
-        log: Tensor = self.label(boxes)[:, 0].log_softmax(-1)
-        return log
+        scores: Tensor = self.label(boxes)[:, 0]
+        return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
 
     def pairs(self, log_labels: Float[Tensor, "N X"], pairs: Int[Tensor, "B 2"]) -> CPTensor:
         """ψ_c of pairs of boxes with these labels."""

@@ -102,6 +102,6 @@ class Neighbours(nn.Module):
             return log_labels
         numbers = pair_numbers(boxes, frames, pairs)
         told, alone = self(box_place(boxes, frames), numbers, pairs, log_labels.exp())
-        ratio = told.log_softmax(-1) - alone.log_softmax(-1)
+        ratio = told.to(log_labels).log_softmax(-1) - alone.to(log_labels).log_softmax(-1)
         found: Tensor = (log_labels + exponent * ratio).log_softmax(-1)
         return found

@@ -112,6 +112,21 @@ def to_csv(ablation: Ablation) -> str:
 _HEADER = [each.name for each in fields(Row)]
 
 
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """What `to_csv` wrote."""
+    whole, real = ("rank", "seed"), ("recall", "loss", "seconds")
+
+    def parsed(record: dict[str, str]) -> Row:
+        values: dict[str, Any] = {
+            name: None if text == "" else int(text) if name in whole else float(text) if name in real else text
+            for name, text in record.items()
+        }
+        return Row(**values)
+
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(map(parsed, csv.DictReader(file)))
+
+
 def write(ablation: Ablation, path: Path) -> tuple[Path, Path]:
     """The rows, and beside them as JSON the config and the versions that made them. Replaces an earlier ablation's."""
     check_file(path)

@@ -106,7 +106,7 @@ class PairFeatures(nn.Module):
         """Features of the boxes alone, as subjects; the boxes around pairs need not be there."""
         unions = None if x.regions is None else x.regions.new_zeros(0, self.region)
         numbers = None if x.pair_numbers is None else x.pair_numbers[:0]
-        subject: Tensor = self(replace(x, pairs=x.pairs[:0], unions=unions, pair_numbers=numbers))[0]
+        subject: Tensor = self(replace(x, pairs=x.pairs[:0], unions=unions, pair_numbers=numbers, around=None))[0]
         return subject
 
     def forward(self, x: PairInputs) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:

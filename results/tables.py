@@ -116,8 +116,7 @@ def _ablation(task: str) -> str:
     for line in lines:
         free, one = line.cells[:2], line.cells[2:]
         bold = "**" if line.label == OURS else ""
-        # a head of labels says nothing of predicates, so its loss is another one
-        loss = "" if line.loss is None or line.label == OURS else _one(line.loss)
+        loss = "" if line.loss is None else _one(line.loss)
         body.append([f"{bold}{line.label}{bold}", _both(free), _both(one), loss])
         if line.paper is not None:
             body.append(

@@ -7,9 +7,11 @@ import torch
 from model_cases import ALL_BOXES, agree, detections, entries, model_of, photo
 from torch import Tensor
 
+from polyadic import neighbours
 from polyadic.boxes import NUMBERS, box_place, ordered_pairs, pair_numbers
 from polyadic.config import Config
-from polyadic.model import predicting
+from polyadic.model import Parts, predicting
+from polyadic.model.inputs import pool_boxes
 from polyadic.neighbours import Neighbours
 from polyadic.scenes import open_photo
 from polyadic.vocabulary import PolyadicError
@@ -17,6 +19,7 @@ from polyadic.vocabulary import PolyadicError
 LABELS: dict[str, Any] = {
     "head.labels": True,
     "head.rank": 1,
+    "selection.epochs": 0,
     "neighbours.hidden": 6,
     "neighbours.embedding": 3,
     **ALL_BOXES,
@@ -70,7 +73,7 @@ def test_each_box_hears_all_others_and_not_itself() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("exponent", [0.0, 0.6, 1.0])
-def test_what_they_say_multiplies_what_pixels_say(exponent: float) -> None:
+def test_what_they_say_multiplies_what_pixels_say(exponent: float, monkeypatch: pytest.MonkeyPatch) -> None:
     net, boxes = neighbours_of(), some_boxes(3)
     frames, logs = torch.tensor([[200.0, 100]]).double().expand(3, 2), torch.randn(3, 5).double().log_softmax(-1)
     found = net.refine(logs, boxes, frames, exponent)
@@ -78,6 +81,9 @@ def test_what_they_say_multiplies_what_pixels_say(exponent: float) -> None:
         alone = net.alone(box_place(boxes, frames))[at].softmax(-1)
         product = logs[at].exp() * (told.softmax(-1) / alone) ** exponent
         torch.testing.assert_close(found[at].exp(), product / product.sum())
+    for few in (1, 2, 5):  # messages at once
+        monkeypatch.setattr(neighbours, "_AT_ONCE", few)
+        torch.testing.assert_close(net.refine(logs, boxes, frames, exponent), found)
     assert torch.equal(net.refine(logs[:1], boxes[:1], frames[:1], exponent), logs[:1]), "there is nobody else"
 
 
@@ -152,17 +158,41 @@ def test_images_together_or_block_by_block_hear_their_own_neighbours(monkeypatch
             agree(a, entries(b))
 
 
+def test_labels_alone_say_nothing_of_predicates() -> None:
+    model, given = model_of("pixels", **{**LABELS, "ranking.prior": 0.0}), detections(3)
+    with pytest.raises(PolyadicError, match="every predicate is as good as another"):
+        model.predict(photo(), given, parts=Parts(geometry=False))
+    with pytest.raises(PolyadicError, match="every predicate is as good as another"):
+        model.rank(model.pairs_of(given, photo()), parts=Parts(geometry=False))
+    assert len(model.predict(photo(), given, parts=Parts(geometry=False, prior_exponent=1.0)))
+
+
+def test_the_boxes_around_pairs_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pooled = model_of("pixels", **LABELS), list[int]()
+    pool = pool_boxes
+
+    def watched(backbone: Any, maps: Any, boxes: Tensor, *more: Any) -> Tensor:
+        pooled.append(len(boxes))
+        return pool(backbone, maps, boxes, *more)
+
+    monkeypatch.setattr(predicting, "pool_boxes", watched)
+    model.predict(photo(), detections(5))
+    assert pooled == [5]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"boxes.epochs": 0}, "set boxes.epochs"),
         ({"head.rank": 2}, "head.labels is of rank 1, got head.rank 2"),
         ({"proposals.epochs": 1}, "proposals.epochs must be 0"),
+        ({"selection.epochs": 1}, "selection.epochs must be 0"),
+        ({"head.context": True}, "head.context must be false"),
         ({"neighbours.noise": 1.0}, "neighbours.noise must lie in"),
     ],
 )
 def test_a_head_of_labels_needs_what_it_leaves_to_others(values: dict[str, Any], message: str) -> None:
-    base = {"head.labels": True, "head.rank": 1, "boxes.epochs": 1}
+    base = {"head.labels": True, "head.rank": 1, "boxes.epochs": 1, "selection.epochs": 0}
     Config().change(**base)
     with pytest.raises(PolyadicError, match=message):
         Config().change(**{**base, **values})

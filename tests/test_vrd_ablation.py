@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from tiny_runs import Command
 from training_cases import tiny
-from vrd_files import pictured_vrd
+from vrd_files import many_vrd, pictured_vrd
 
 from polyadic.config import PRESETS
 from polyadic.evaluation import Evaluator, get_protocol
@@ -77,6 +78,8 @@ def test_one_command_makes_the_papers_rows_and_ours_apart_and_does_nothing_twice
     text, held = (tmp_path / "out" / "table4.csv").read_text(), read_rows(tmp_path / "out" / "table4.csv")
     assert to_csv(Ablation(tiny(), (1, 3), (0, 1), held)) == text
     about = json.loads((tmp_path / "out" / "table4.json").read_text())
+    fewer = command("reproduce", "vrd-ablation", *words[:6], "--seeds", "1", "--ranks", "1", "3")
+    assert "has rank 1 with seed 1, which this ablation would drop" in fewer.message
     assert about["configs"][OURS]["pixels"]["crops"] == 32
     assert str(tmp_path) not in json.dumps(about)
     assert (about["ranks"], about["seeds"]) == ([1, 3], [0, 1])
@@ -105,13 +108,30 @@ def test_ours_is_scored_by_labels_and_the_prior_that_knows_the_boxes_alone(
         assert held == [row.recall for row in evaluator.result()]
 
 
+def test_a_head_of_labels_may_be_ablated_with_rank_1_alone(
+    command: Command, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    words = ("ablate", "vrd-pixels-grown", "--data", files[0], "--out", tmp_path / "out", "--seeds", "1")
+    given = ("--pixels.weights", files[1])
+    refused = command(*words, *given)
+    assert "head.labels is of rank 1, got head.rank 2" in refused.message
+    assert not (tmp_path / "out").exists()
+    shown = command(*words, "--ranks", "1", *given)
+    assert shown.code == 0, shown.err
+    assert "Rank-1 w/ prior that knows the boxes" in shown.out
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_mistakes_are_one_line(command: Command, files: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "letter.csv").write_text("dear\n")
+    bare = many_vrd(tmp_path / "bare")
+    for name in json.loads((bare / "annotations_train.json").read_text()):
+        Image.new("RGB", (50, 50)).save(bare / "sg_dataset" / "sg_train_images" / name)
     base = {"--data": files[0], "--weights": files[1], "--out": tmp_path / "out"}
     bad: list[tuple[dict[str, Path], str]] = [
         ({"--weights": tmp_path / "none.safetensors"}, "--weights: no file"),
         ({"--data": tmp_path / "nowhere"}, "nowhere"),
+        ({"--data": bare}, "no test image of vrd has a picture"),
         ({"--csv": tmp_path / "letter.csv"}, "letter.csv exists and is not an ablation's"),
     ]
     for change, message in bad:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tiny_runs import Command
 from training_cases import tiny
-from vrd_files import pictured_vrd
+from vrd_files import many_vrd, pictured_vrd
 
 from polyadic.config import PRESETS
 from polyadic.datasets import load_dataset
@@ -70,6 +70,7 @@ def test_both_kinds_learn_from_the_same_pictures_and_are_scored_on_the_same_boxe
         run = open_run(tmp_path / "out" / f"{what.replace(' ', '-')}-seed-1")
         assert (run.config.sources, run.config.validation.images) == (sources, 0)
         assert len(load_training(run.config).fit) == 22, "two training images have no picture"
+        assert len(run.data) == 7, "one test image has none"
         mine = {(r["task"], r["k"], r["N"]): float(r["recall"]) for r in rows if (r["what"], r["seed"]) == (what, "1")}
         assert set(mine) == set(COLUMNS)
         boxes = {each.image: each for each in read_detections(proposals, run.data.vocabulary)}
@@ -81,6 +82,8 @@ def test_both_kinds_learn_from_the_same_pictures_and_are_scored_on_the_same_boxe
     assert about["configs"]["pixels and evidence"]["head"]["input_dropout"] == 0.3
     assert str(tmp_path) not in json.dumps(about)
     assert str(root) not in json.dumps(about)
+    fewer = command("reproduce", "vrd-lu-pixels", *words[:-1], "1")
+    assert "table1.csv has seed 1, which would be dropped" in fewer.message
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
     assert command("reproduce", "vrd-lu-pixels", *words).code == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")} == made
@@ -98,11 +101,16 @@ def test_scenes_without_a_picture_are_left_out_where_the_config_says_so(files: t
 @pytest.mark.usefixtures("unchecked")
 def test_mistakes_are_one_line(command: Command, files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     (tmp_path / "letter.csv").write_text("dear\n")
+    (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00")
+    bare = tmp_path / "bare"
+    many_vrd(bare)
     base = {"--data": files[0], "--weights": files[1], "--proposals": files[2], "--out": tmp_path / "out"}
     bad: list[tuple[dict[str, Path], str]] = [
         ({"--weights": tmp_path / "none.safetensors"}, "--weights: no file"),
         ({"--proposals": tmp_path / "none.mat"}, "--proposals: no file"),
         ({"--csv": tmp_path / "letter.csv"}, "letter.csv exists and is not a table of this command"),
+        ({"--csv": tmp_path / "noise.csv"}, "noise.csv exists and is not a table of this command"),
+        ({"--data": bare}, "no test image of vrd has a picture"),
         ({"--csv": tmp_path / "letter.txt"}, "expected a name that ends in .csv"),
     ]
     for change, message in bad:

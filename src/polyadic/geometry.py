@@ -58,10 +58,11 @@ class GeometryPrior(nn.Module):
         """Standardise by all pairs; share out the components by the annotated predicates, and start at their rates."""
         self.mean.copy_(numbers.mean(0))
         self.scale.copy_(numbers.std(0, correction=0).clamp_min(1e-3))
-        counts = torch.bincount(predicates, minlength=self.sizes[1]).double() + 1
-        self.predicates.copy_(torch.tensor(_shared_out(counts.tolist(), self.rank)))
-        own = torch.bincount(self.predicates, minlength=self.sizes[1])
-        self.weights.bias.copy_((counts / own / max(len(numbers), 1)).log()[self.predicates])
+        counts = torch.bincount(predicates.cpu(), minlength=self.sizes[1]).double() + 1  # MPS has no float64
+        owners = torch.tensor(_shared_out(counts.tolist(), self.rank))
+        own = torch.bincount(owners, minlength=self.sizes[1])
+        self.predicates.copy_(owners)
+        self.weights.bias.copy_((counts / own / max(len(numbers), 1)).log()[owners])
 
     def forward(self, numbers: Float[Tensor, "B 39"]) -> CPTensor:
         """λ of each pair; of its own scale, so `log_z` says how many annotations there may be over all classes."""

@@ -13,6 +13,8 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from polyadic.boxes import NUMBERS, PLACE, box_place, ordered_pairs, pair_numbers
 
+_AT_ONCE = 1 << 15  # messages
+
 
 class Neighbours(nn.Module):
     """Labels of the others, each with how the two boxes lie -> label. Mean and maximum over the others are taken."""
@@ -57,7 +59,8 @@ class Neighbours(nn.Module):
         """Standardise by all pairs; the labels that noise draws from."""
         self.mean.copy_(numbers.mean(0))
         self.scale.copy_(numbers.std(0, correction=0).clamp_min(1e-3))
-        self.frequency.copy_(torch.bincount(labels, minlength=self.classes))
+        counts = torch.bincount(labels, minlength=self.classes)
+        self.frequency.copy_(counts / counts.max().clamp_min(1))  # small numbers, for float16
 
     def forward(
         self,
@@ -97,11 +100,15 @@ class Neighbours(nn.Module):
         exponent: float,
     ) -> Float[Tensor, "N X"]:
         """Log P(label) of the boxes of one picture from pixels -> the same with what the others say."""
-        pairs = ordered_pairs(len(boxes), boxes.device)
-        if not len(pairs):
+        n, places, labels = len(boxes), box_place(boxes, frames), log_labels.exp()
+        if n < 2:
             return log_labels
-        numbers = pair_numbers(boxes, frames, pairs)
-        told, alone = self(box_place(boxes, frames), numbers, pairs, log_labels.exp())
-        ratio = told.to(log_labels).log_softmax(-1) - alone.to(log_labels).log_softmax(-1)
+        ratios, some = [], max(_AT_ONCE // (n - 1), 1)
+        for start in range(0, n, some):
+            pairs = ordered_pairs(n, boxes.device)[start * (n - 1) : (start + some) * (n - 1)]  # by who is told
+            told, alone = self(places, pair_numbers(boxes, frames, pairs), pairs, labels)
+            ratio = told.to(log_labels).log_softmax(-1) - alone.to(log_labels).log_softmax(-1)
+            ratios.append(ratio[start : start + some])
+        ratio = torch.cat(ratios)
         found: Tensor = (log_labels + exponent * ratio).log_softmax(-1)
         return found

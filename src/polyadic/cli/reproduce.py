@@ -175,7 +175,7 @@ def vrd_ablation_command(
     from polyadic.training import Interrupted, Stop
 
     path = (csv or out / "table4.csv").expanduser()
-    check_file(path)
+    check_file(path, {(str(rank), str(seed)) for rank in ranks or RANKS for seed in range(seeds)})
     with watching() as watcher, Stop().on_interrupt() as stop:
         try:
             found = vrd_ablation(data, weights, out, seeds, ranks or RANKS, watcher, stop)
@@ -205,7 +205,7 @@ def vrd_lu_pixels(
     from polyadic.training import Interrupted, Stop
 
     boxes, path = proposals or data / "lu2016" / "objectDetRCNN.mat", (csv or out / "table1.csv").expanduser()
-    check_file(path)
+    check_file(path, range(seeds))
     with watching() as watcher, Stop().on_interrupt() as stop:
         try:
             rows, made = vrd_both(data, weights, boxes, out, range(seeds), watcher, stop)

@@ -88,8 +88,12 @@ def _check_labels(config: Any) -> None:
         raise PolyadicError("head.labels leaves predicates to the prior that knows the boxes: set boxes.epochs")
     if config.head.rank != 1:
         raise PolyadicError(f"head.labels is of rank 1, got head.rank {config.head.rank}")
+    if config.head.context:
+        raise PolyadicError("head.labels looks at one box at a time: head.context must be false")
     if config.proposals.epochs:
         raise PolyadicError("head.labels learns from true boxes: proposals.epochs must be 0")
+    if config.selection.epochs:
+        raise PolyadicError("with head.labels the prior that knows the boxes selects: selection.epochs must be 0")
 
 
 _LEAST = {
@@ -113,6 +117,7 @@ _LEAST = {
     "evidence.embedding": 1,
     "evidence.geometry": 1,
     "ranking.smoothing": 0,
+    "ranking.selected": 0,
     "cache.gigabytes": 0,
     "validation.k": 0,
     "world.train": 1,

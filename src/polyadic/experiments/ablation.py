@@ -90,7 +90,11 @@ def ablate(
         raise PolyadicError(f"ablate: expected ranks from 1 up and at least one seed, got {list(ranks)} and {seeds}")
     if not config.triplets.epochs and not config.proposals.epochs:
         raise PolyadicError("ablate: triplets.epochs and proposals.epochs are 0: there is nothing to compare")
+    for rank in ranks:
+        config.change(**{"head.rank": rank})  # refused before the work
     test, held_out = pictured(config, "test"), validation_of(config)
+    if not len(test):
+        raise PolyadicError(f"ablate: no test image of {test.name} has a picture to score on")
     if not any(len(scene.relations) for scene in held_out):
         raise PolyadicError(f"ablate: {test.name} has no validation images with relations, on which k is chosen")
     protocols = [_protocol(config.data.dataset, task) for task in tasks]
@@ -122,7 +126,8 @@ def _shared_backbone(config: Config, out: Path, watcher: Watcher, stop: Stop) ->
     if not config.backbone.epochs or "pixels" not in config.sources:
         return config
     folder = out / f"backbone-seed-{config.seed}"
-    alone = {f"{stage}.epochs": 0 for stage in ("boxes", "triplets", "proposals", "selection")}
+    alone: dict[str, Any] = {f"{stage}.epochs": 0 for stage in ("boxes", "triplets", "proposals", "selection")}
+    alone["head.labels"] = False
     watcher.say(f"backbone, seed {config.seed}")
     _train(config.change(**alone), folder, watcher, stop)
     return config.change(**{"backbone.epochs": 0, "pixels.weights": str(folder)})

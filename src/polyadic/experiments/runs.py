@@ -16,7 +16,7 @@ from polyadic.model import PRECISION, RelationModel
 from polyadic.scenes import Dataset, Scene
 from polyadic.storing import WEIGHTS
 from polyadic.training import pick_device, run_config
-from polyadic.training.data import load_split
+from polyadic.training.data import load_split, pictures_of
 from polyadic.training.regions import Regions
 from polyadic.vocabulary import PolyadicError
 
@@ -60,8 +60,8 @@ def open_run(
 
 
 def pictured(config: Config, split: str) -> Dataset:
-    """A split, with its pictures where the model looks at them."""
-    return load_split(config, split, config.data.pictures if "pixels" in config.sources else "unchecked")
+    """A split, with its pictures where the model looks at them; or where the config asks for scenes that have one."""
+    return load_split(config, split, pictures_of(config))
 
 
 def validation_of(config: Config) -> tuple[Scene, ...]:

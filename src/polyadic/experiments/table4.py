@@ -76,6 +76,7 @@ def table4(ablation: Ablation, task: str = PHRASES) -> list[Line]:
     lines = [
         _line(dataset, f"Rank-{rank}", (r for r in mine if (r.rank, r.parts) == (rank, "psi_c")))
         for rank in ablation.ranks
+        if any((r.rank, r.parts) == (rank, "psi_c") for r in mine)  # a head of labels has none
     ]
     for rank in dict.fromkeys((ablation.ranks[0], ablation.ranks[-1])):
         for parts, words in _ADDED.items():
@@ -117,10 +118,9 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     whole, real = ("rank", "seed"), ("recall", "loss", "seconds")
 
     def parsed(record: dict[str, str]) -> Row:
-        values: dict[str, Any] = {
-            name: None if text == "" else int(text) if name in whole else float(text) if name in real else text
-            for name, text in record.items()
-        }
+        values: dict[str, Any] = dict(record)
+        for names, kind in ((whole, int), (real, float)):
+            values |= {name: None if record[name] == "" else kind(record[name]) for name in names}
         return Row(**values)
 
     with path.open(encoding="utf-8", newline="") as file:
@@ -144,7 +144,7 @@ def check_file(path: Path, made: Container[tuple[str, str]] | None = None) -> No
     """Before the work: a file that no ablation wrote stays, and so does one with more than is `made`, (rank, seed)s."""
     if path.suffix != ".csv":
         raise PolyadicError(f"--csv: expected a name that ends in .csv, got {path}")
-    if path.exists() and path.read_text(encoding="utf-8").partition("\n")[0] != ",".join(_HEADER):
+    if path.exists() and path.read_text(encoding="utf-8", errors="replace").partition("\n")[0] != ",".join(_HEADER):
         raise PolyadicError(f"--csv: {path} exists and is not an ablation's; choose another name")
     if made is None or not path.exists():
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from polyadic.config import PRESETS, Config
 from polyadic.evaluation import get_protocol
 from polyadic.experiments.boxes_scores import KS
 from polyadic.experiments.evaluating import detections_of, evaluate_run
-from polyadic.experiments.runs import open_run, seconds_of
+from polyadic.experiments.runs import open_run, pictured, seconds_of
 from polyadic.experiments.table1 import TASKS, TOPS
 from polyadic.storing import hide_paths, versions, write_text
 from polyadic.training import Stop, Watcher, train
@@ -60,6 +60,8 @@ def vrd_both(
             raise PolyadicError(f"{name}: no file {path}")
     made = configs(*(path.expanduser().resolve() for path in (root, weights, proposals)))
     protocols = [get_protocol("lu2016").change(task=task, k_unit="triplet", tops=TOPS) for task in TASKS]
+    if not len(pictured(made[BOTH], "test")):
+        raise PolyadicError("no test image of vrd has a picture to score on")
     rows = []
     for seed in seeds:
         for what, config in made.items():
@@ -81,7 +83,7 @@ def vrd_both(
 
 def write(rows: Sequence[Row], made: dict[str, Config], path: Path) -> tuple[Path, Path]:
     """The rows, and beside them as JSON the configs and versions that made them."""
-    check_file(path)
+    check_file(path, {row.seed for row in rows})
     text = io.StringIO()
     writer = csv.DictWriter(text, _HEADER, lineterminator="\n")
     writer.writeheader()
@@ -96,12 +98,18 @@ def write(rows: Sequence[Row], made: dict[str, Config], path: Path) -> tuple[Pat
     return path, beside
 
 
-def check_file(path: Path) -> None:
-    """Before the work: a file that is not of this kind stays."""
+def check_file(path: Path, seeds: Container[int]) -> None:
+    """Before the work: a file that is not of this kind stays, and so does one with more seeds."""
     if path.suffix != ".csv":
         raise PolyadicError(f"--csv: expected a name that ends in .csv, got {path}")
-    if path.exists() and path.read_text(encoding="utf-8").partition("\n")[0] != ",".join(_HEADER):
+    if not path.exists():
+        return
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if text.partition("\n")[0] != ",".join(_HEADER):
         raise PolyadicError(f"--csv: {path} exists and is not a table of this command; choose another name")
+    more = [row["seed"] for row in csv.DictReader(io.StringIO(text)) if int(row["seed"]) not in seeds]
+    if more:
+        raise PolyadicError(f"--csv: {path} has seed {more[0]}, which would be dropped; ask for it, or choose another")
 
 
 _HEADER = [each.name for each in fields(Row)]

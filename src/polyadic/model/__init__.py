@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,16 @@ class PairScores:
 
     def joint(self, parts: Parts = ALL) -> CPTensor:
         """ψ_c, times the prior that knows the boxes; as a distribution."""
-        return self.cp if self.geometry is None or not parts.geometry else self.cp.product(self.geometry)
+        return self._product if parts.geometry else self.cp
+
+    @cached_property
+    def _product(self) -> CPTensor:
+        return self.cp if self.geometry is None else self.cp.product(self.geometry)
+
+    @cached_property
+    def _expected(self) -> Float[Tensor, " B"]:
+        """How many annotations a pair may expect, Σ ψ_c λ, at most 1; its logarithm."""
+        return (self._product.log_z() - self.cp.log_z()).clamp_max(0).cpu().double()  # on the CPU: MPS has no float64
 
     def log_pair(self, parts: Parts, exponent: float) -> Float[Tensor, " B"] | None:
         """Log P(X_sel) times its exponent; and what is left of Σ ψ_c λ, at most 1, beside `joint`, a distribution."""
@@ -80,8 +90,7 @@ class PairScores:
             found = self.log_selected.cpu().double() * exponent  # on the CPU: MPS has no float64
         if self.geometry is None or not parts.geometry:
             return found
-        expected = (self.joint(parts).log_z() - self.cp.log_z()).clamp_max(0).cpu().double()  # annotations of the pair
-        return expected if found is None else expected + found
+        return self._expected if found is None else self._expected + found
 
     def given(self, labels: Int[Tensor, "B 2"]) -> PairScores:
         """With the labels of subject and object known: ψ_c is P(predicate | labels)."""
@@ -221,13 +230,14 @@ class RelationModel(nn.Module):
         """All that ranking needs, from one pass: of one image, or of several that have been looked around in."""
         if inputs.around is None:
             inputs = self.look_around(inputs)
-        with self._autocast():
-            subject, object, pair = self.features(inputs)
-            if isinstance(self.head, LabelHead) and inputs.log_labels is not None:
-                cp = self.head.pairs(inputs.log_labels, inputs.pairs)
-            else:
+        chosen = None
+        if isinstance(self.head, LabelHead) and inputs.log_labels is not None:
+            cp = self.head.pairs(inputs.log_labels, inputs.pairs)
+        else:
+            with self._autocast():
+                subject, object, pair = self.features(inputs)
                 cp = self.head(subject, object, pair, inputs.pairs, inputs.labels)
-            chosen = self.selector.log_selected(pair) if "selection" in self.stages else None
+                chosen = self.selector.log_selected(pair) if "selection" in self.stages else None
         log_boxes = None
         if confidences is not None:
             log = confidences.cpu().double().clamp_min(1e-12).log()  # on the CPU: MPS has no float64
@@ -236,7 +246,13 @@ class RelationModel(nn.Module):
         return PairScores(inputs.boxes, inputs.pairs, cp, chosen, log_boxes, grown)
 
     def _prior_exponent(self, parts: Parts) -> float:
-        return self.config.ranking.prior if parts.prior_exponent is None else parts.prior_exponent
+        exponent = self.config.ranking.prior if parts.prior_exponent is None else parts.prior_exponent
+        if self.config.head.labels and not parts.geometry and not (parts.prior and exponent):
+            raise PolyadicError(
+                "this model's head tells labels alone: without the prior that knows the boxes (geometry), and without "
+                "the triplet prior, every predicate is as good as another"
+            )
+        return exponent
 
     def rank(
         self,

@@ -132,7 +132,7 @@ def inputs_of(model: RelationModel, seen: Seen, rows: slice | Int[Tensor, " M"])
     whole = seen.inputs
     rows = rows if isinstance(rows, slice) else rows.to(whole.pairs.device)
     pairs, unions = whole.pairs[rows], None
-    if seen.maps is not None and model.backbone is not None:
+    if seen.maps is not None and model.backbone is not None and whole.log_labels is None:
         wider = union_boxes(whole.boxes[pairs[:, 0]], whole.boxes[pairs[:, 1]])
         unions = pool_boxes(model.backbone, seen.maps, wider, seen.frame, model.precision).float()
     numbers = None if whole.pair_numbers is None else whole.pair_numbers[rows]

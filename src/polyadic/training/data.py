@@ -67,13 +67,17 @@ def _drawn(world: World, split: str) -> Dataset:
     return world.dataset(split)
 
 
+def pictures_of(config: Config) -> Literal["unchecked", "required", "present"]:
+    """Which scenes count: a model that looks at no pixels needs no picture, but may keep to scenes that have one."""
+    if config.data.pictures == "required" and "pixels" not in config.sources:
+        return "unchecked"
+    return config.data.pictures
+
+
 def load_training(config: Config) -> TrainingData:
-    pixels = "pixels" in config.sources
     part = "fit" if config.validation.images else "train"
     annotations = load_split(config, part)
-    wanted: Literal["unchecked", "required", "present"] = config.data.pictures
-    if not pixels and wanted == "required":
-        wanted = "unchecked"
+    wanted = pictures_of(config)
     fit = annotations if wanted == "unchecked" else load_split(config, part, wanted)
     held_out = load_split(config, "validation", wanted).scenes if config.validation.images else ()
     names = annotations.vocabulary

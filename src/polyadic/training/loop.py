@@ -42,6 +42,7 @@ class Task:
     validate: Callable[[], dict[str, float]]  # nothing where nothing is held out
     better: str  # which of the numbers decides, the larger the better; without it the last epoch is the best
     finish: Callable[[], None] = lambda: None
+    read: bool = True  # examples are read from disk: worker processes help
 
 
 @dataclass(eq=False)
@@ -115,7 +116,7 @@ class Runner:
         self.watcher.begin(f"{task.name} {position.epoch + 1}/{stage.epochs}", steps)
         self.watcher.move(position.step)
         examples = task.examples(position.epoch)
-        for batch in load_batches(examples, self._order(task, position, steps), self.workers):
+        for batch in load_batches(examples, self._order(task, position, steps), self.workers if task.read else 0):
             torch.manual_seed(number_of(self.seed, task.name, position.epoch, position.step))
             rate = stage.rate * factor(stage, position.epoch * steps + position.step, stage.epochs * steps)
             for group in optimiser.param_groups:

@@ -126,6 +126,7 @@ def boxes(trainer: Trainer, fresh: bool) -> Task:
         train_mode,
         validate,
         "log-likelihood",
+        read=False,
     )
 
 

@@ -106,14 +106,19 @@ def predicate_classification() -> str:
     return _ablation(PREDICATES)
 
 
-def _ablation(task: str) -> str:
+def pixels_in_short() -> str:
+    """Of the paper's recipe, the first and the last rank alone."""
+    return _ablation(PHRASES, ("Rank-1", "Rank-5", OURS))
+
+
+def _ablation(task: str, which: tuple[str, ...] = ("",)) -> str:
     rows = read_rows(PIXELS)
     ranks, seeds = (
         tuple(sorted({getattr(row, name) for row in rows if row.what == MODEL})) for name in ("rank", "seed")
     )
     lines = table4(Ablation(PRESETS["vrd-pixels"], ranks, seeds, rows), task)
     body = []
-    for line in lines:
+    for line in (line for line in lines if line.label.startswith(which)):
         free, one = line.cells[:2], line.cells[2:]
         bold = "**" if line.label == OURS else ""
         loss = "" if line.loss is None else _one(line.loss)
@@ -152,6 +157,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "vrd-boxes-ingredients": ingredients,
     "vrd-boxes-misses": misses,
     "vrd-pixels": phrase_classification,
+    "vrd-pixels-short": pixels_in_short,
     "vrd-pixels-predicates": predicate_classification,
     "vrd-lu-pixels": both_sources,
     "vrd-speed": speed,

@@ -43,7 +43,7 @@ def _line(name: str, value: Any, about: str) -> str:
 
 _STAGES = {
     "backbone": "Stage 0 (ours): the backbone learns the labels of true boxes, then is frozen. 0 epochs: as given.",
-    "boxes": "Ours: the prior that knows the boxes, on annotations alone. 0 epochs: none.",
+    "boxes": "Ours: the prior that knows the boxes and what neighbours say, on annotations alone. 0 epochs: none.",
     "triplets": "Stage 1: annotated pairs of true boxes.",
     "proposals": "Stage 1b: pairs of proposals, at most 4 per true box at IoU 0.5 or more.",
     "training": "The detector, on all boxes of an image.",

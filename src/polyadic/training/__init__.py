@@ -1,7 +1,7 @@
 """Training in stages (Modeling missing annotations; Implementation details).
 
 0. backbone (ours, optional): the backbone learns the labels of true boxes, then is frozen for good.
-   boxes (ours, optional): the prior that knows the boxes, on annotations alone.
+   boxes (ours, optional): the prior that knows the boxes, and what neighbours say of labels, on annotations alone.
 1. triplets: ψ_c on annotated pairs of true boxes; 1b. proposals: the same on a detector's boxes.
 2. selection: P(X_sel) on equally many annotated and null pairs, everything else frozen.
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from polyadic.config import PRESETS
 from polyadic.experiments import boxes_rows
-from polyadic.experiments.ablation import MODEL, PHRASES, PREDICATES, Ablation
+from polyadic.experiments.ablation import Ablation
+from polyadic.experiments.ablation_scores import MODEL, PHRASES, PREDICATES
 from polyadic.experiments.table4 import Cell, read_rows, table4
 from polyadic.experiments.vrd_ablation import OURS
 

@@ -16,12 +16,15 @@ from vrd_files import many_vrd, pictured_vrd
 from polyadic.config import PRESETS
 from polyadic.evaluation import Evaluator, get_protocol
 from polyadic.experiments import open_run, predict_split
-from polyadic.experiments.ablation import TEMPERED, Ablation
+from polyadic.experiments.ablation import Ablation
+from polyadic.experiments.ablation_scores import ALL, TEMPERED
 from polyadic.experiments.table4 import read_rows, to_csv
 from polyadic.experiments.vrd_ablation import OURS
 from polyadic.model import Parts
+from polyadic.training.data import load_training
 from polyadic.training.examples import BoxSource
 
+KINDS = ("model", "model" + ALL)
 TASKS = ("phrase-classification", "predicate-classification")
 SMALL: dict[str, Any] = {"data.dataset": "vrd", "data.pictures": "present", "triplets.epochs": 1, "selection.epochs": 1}
 SMALL |= {"ranking.prior": 0.5}
@@ -64,12 +67,12 @@ def test_one_command_makes_the_papers_rows_and_ours_apart_and_does_nothing_twice
     shown = command("reproduce", "vrd-ablation", *words)
     assert shown.code == 0, shown.err
     rows = rows_of(tmp_path / "out" / "table4.csv")
-    kinds = {(r["what"], r["rank"], r["seed"], r["parts"]) for r in rows if r["what"] in ("model", OURS)}
+    kinds = {(r["what"], r["rank"], r["seed"], r["parts"]) for r in rows if r["seed"]}
     parts = ("psi_c", "psi_c + selected", "psi_c + selected + prior", TEMPERED)
-    assert kinds == {("model", rank, seed, name) for rank in "13" for seed in "01" for name in parts} | {
-        (OURS, "1", seed, "psi_c + geometry") for seed in "01"
-    }
-    for what in ("model", OURS, "count table"):
+    wanted = {("model", rank, seed, name) for rank in "13" for seed in "01" for name in parts}
+    wanted |= {(OURS, "1", seed, "psi_c + geometry") for seed in "01"}
+    assert kinds == wanted | {(what + ALL, *others) for what, *others in wanted}
+    for what in ("model", OURS, "model" + ALL, OURS + ALL, "count table"):
         told = {(task, r["k"], r["N"]) for r in rows for task in TASKS if r["what"] == what and task in r["protocol"]}
         assert told == {(task, k, n) for task in TASKS for k in ("free", "1") for n in ("50", "100")}
     assert shown.out.count("Rank-3 w/ X_sel & prior  ") == shown.out.count("Rank-3 w/ X_sel & prior^0.5") == 2
@@ -106,6 +109,40 @@ def test_ours_is_scored_by_labels_and_the_prior_that_knows_the_boxes_alone(
             evaluator.update(scene, each)
         held = [float(row["recall"]) for row in rows if row["k"] == "1" and task in row["protocol"]]
         assert held == [row.recall for row in evaluator.result()]
+
+
+def test_all_images_teach_the_second_run_and_its_k_is_that_of_the_first(
+    command: Command, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    words = ("--data", files[0], "--weights", files[1], "--out", tmp_path / "out", "--seeds", "1", "--ranks", "3")
+    assert command("reproduce", "vrd-ablation", *words).code == 0
+    folder = tmp_path / "out" / "paper" / "rank-3-seed-0"
+    first, second = (open_run(each) for each in (folder, folder.with_name(f"{folder.name}-all")))
+    held_out = {scene.name for scene in first.validation()}
+    learned = [{scene.name for scene in load_training(run.config).fit} for run in (first, second)]
+    assert held_out
+    assert learned[1] == learned[0] | held_out
+    assert not learned[0] & held_out
+    rows = [row for row in rows_of(tmp_path / "out" / "table4.csv") if row["rank"] == "3"]
+    same = ("protocol", "parts", "k", "used", "N", "loss")
+    chosen, again = ([{name: row[name] for name in same} for row in rows if row["what"] == x] for x in KINDS)
+    assert chosen == again
+    (row,) = (
+        row
+        for row in rows
+        if (row["what"], row["parts"], row["k"], row["N"]) == (KINDS[1], "psi_c + selected", "free", "50")
+        and TASKS[0] in row["protocol"]
+    )
+    k = None if row["used"] == "any" else int(row["used"])
+    evaluator = Evaluator(
+        [get_protocol("lu2016").change(task=TASKS[0], k=k, tops=(50,))], len(second.data.vocabulary.predicates)
+    )
+    (found,) = predict_split(
+        second.model, second.data.scenes, BoxSource(), second.regions, [(k, Parts(prior=False, geometry=False))]
+    )
+    for scene, each in zip(second.data, found, strict=True):
+        evaluator.update(scene, each)
+    assert float(row["recall"]) == evaluator.result()[0].recall
 
 
 def test_a_head_of_labels_may_be_ablated_with_rank_1_alone(

@@ -18,7 +18,8 @@ from polyadic.config import PRESETS
 from polyadic.datasets.toy import selected, truth
 from polyadic.draw import contact_sheet, draw_relations, relations_to_draw, side_by_side
 from polyadic.evaluation import Evaluator, Protocol, get_protocol
-from polyadic.experiments.ablation import TOPS, Ablation, Row, ablate
+from polyadic.experiments.ablation import TOPS, Ablation, ablate
+from polyadic.experiments.ablation_scores import Row
 from polyadic.experiments.predicting import predict_split
 from polyadic.experiments.runs import open_run
 from polyadic.model import Parts

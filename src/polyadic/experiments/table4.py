@@ -8,11 +8,12 @@ import json
 import math
 import statistics
 from collections.abc import Container, Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from polyadic.experiments.ablation import MODEL, PHRASES, TEMPERED, Ablation, Row
+from polyadic.experiments.ablation import Ablation
+from polyadic.experiments.ablation_scores import ALL, MODEL, PHRASES, TEMPERED, Row
 from polyadic.storing import hide_paths, versions, write_text
 from polyadic.vocabulary import PolyadicError
 
@@ -65,12 +66,17 @@ class Line:
     paper: tuple[float, ...] | None = None
 
 
-def table4(ablation: Ablation, task: str = PHRASES) -> list[Line]:
+def table4(ablation: Ablation, task: str = PHRASES, refit: bool = False) -> list[Line]:
     """The ranks plain, the first and the last one with each part added; then the count table and the ceiling.
 
+    Of the models that learned from all images if `refit`, else of those by which k was chosen.
     The paper's numbers are of phrase classification.
     """
-    asked = [row for row in ablation.rows if task in row.protocol]
+    asked = [
+        replace(row, what=row.what.removesuffix(ALL))
+        for row in ablation.rows
+        if task in row.protocol and (row.seed is None or row.what.endswith(ALL) == refit)
+    ]
     dataset = asked[0].dataset if task == PHRASES else ""
     mine = [row for row in asked if row.what == MODEL]
     lines = [

@@ -16,8 +16,8 @@ from pathlib import Path
 from polyadic.config import PRESETS
 from polyadic.experiments import boxes_rows
 from polyadic.experiments.ablation import Ablation
-from polyadic.experiments.ablation_scores import MODEL, PHRASES, PREDICATES
-from polyadic.experiments.table4 import Cell, read_rows, table4
+from polyadic.experiments.ablation_scores import ALL, MODEL, PHRASES, PREDICATES
+from polyadic.experiments.table4 import Cell, Line, read_rows, table4
 from polyadic.experiments.vrd_ablation import OURS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,27 +108,52 @@ def predicate_classification() -> str:
 
 
 def pixels_in_short() -> str:
-    """Of the paper's recipe, the first and the last rank alone."""
-    return _ablation(PHRASES, ("Rank-1", "Rank-5", OURS))
+    """Of models that learned from all pictures."""
+    lines = _lines(PHRASES)
+    body = []
+    for label, line in lines.items():
+        if label + ALL in lines:
+            body.append([_bold(label), *_recalls_of(lines[label + ALL])])
+            if line.paper is not None:
+                body.append(_papers(line))
+    return _table(["R@50 / R@100", "free k", "k = 1"], body)
 
 
-def _ablation(task: str, which: tuple[str, ...] = ("",)) -> str:
+def _ablation(task: str) -> str:
+    """Without the held-out pictures, and with them."""
+    lines = _lines(task)
+    body = []
+    for label, line in lines.items():
+        if label.endswith(ALL):
+            continue
+        loss = "" if line.loss is None else _one(line.loss)
+        again = _recalls_of(lines[label + ALL]) if label + ALL in lines else ["", ""]
+        body.append([_bold(label), *_recalls_of(line), loss, *again])
+        if line.paper is not None:
+            body.append([*_papers(line), "", "", ""])
+    head = ["R@50 / R@100", "free k", "k = 1", "held-out loss", "all pictures: free k", "all pictures: k = 1"]
+    return _table(head, body)
+
+
+def _lines(task: str) -> dict[str, Line]:
     rows = read_rows(PIXELS)
     ranks, seeds = (
         tuple(sorted({getattr(row, name) for row in rows if row.what == MODEL})) for name in ("rank", "seed")
     )
-    lines = table4(Ablation(PRESETS["vrd-pixels"], ranks, seeds, rows), task)
-    body = []
-    for line in (line for line in lines if line.label.startswith(which)):
-        free, one = line.cells[:2], line.cells[2:]
-        bold = "**" if line.label == OURS else ""
-        loss = "" if line.loss is None else _one(line.loss)
-        body.append([f"{bold}{line.label}{bold}", _both(free), _both(one), loss])
-        if line.paper is not None:
-            body.append(
-                [f"the paper, {line.label}", *(" / ".join(map(str, x)) for x in (line.paper[:2], line.paper[2:])), ""]
-            )
-    return _table(["R@50 / R@100", "free k", "k = 1", "held-out loss"], body)
+    return {line.label: line for line in table4(Ablation(PRESETS["vrd-pixels"], ranks, seeds, rows), task)}
+
+
+def _bold(label: str) -> str:
+    return f"**{label}**" if label == OURS else label
+
+
+def _recalls_of(line: Line) -> list[str]:
+    return [_both(line.cells[:2]), _both(line.cells[2:])]
+
+
+def _papers(line: Line) -> list[str]:
+    assert line.paper is not None
+    return [f"the paper, {line.label}", *(" / ".join(map(str, x)) for x in (line.paper[:2], line.paper[2:]))]
 
 
 def both_sources() -> str:

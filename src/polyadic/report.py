@@ -253,11 +253,11 @@ def misses_table(misses: Misses | None) -> None:
         console.print(table)
 
 
-def ablation_table(ablation: Ablation, task: str = "phrase-classification", refit: bool = False) -> None:
+def ablation_table(ablation: Ablation, task: str = "phrase-classification") -> None:
     """As the paper's Table 4: recalls in percent, mean and deviation over seeds, the paper's below them."""
     from polyadic.experiments.table4 import COLUMNS, table4
 
-    lines, first = table4(ablation, task, refit), next(row for row in ablation.rows if task in row.protocol)
+    lines, first = table4(ablation, task), next(row for row in ablation.rows if task in row.protocol)
     console = _console()
     seeds = f"{len(ablation.seeds)} seed{'s' if len(ablation.seeds) > 1 else ''}"
     console.print(f"{first.dataset} test, {first.protocol.partition(',')[0]}, recall in percent, {seeds}", style="bold")

@@ -184,7 +184,7 @@ def vrd_ablation_command(
             stopped("the same command again")
     files = write(found, path)
     for task in (PHRASES, PREDICATES):
-        ablation_table(found.table, task, refit=True)
+        ablation_table(found.table, task)
     typer.echo(f"rows: {files[0]}; configs and versions: {files[1]}; {found.seconds:,.0f} seconds")
 
 

@@ -41,11 +41,11 @@ def ablate(
     watcher: Watcher | None = None,
     stop: Stop | None = None,
     tasks: Sequence[str] = (PHRASES,),
-    refit: bool = False,
+    refit: Sequence[int] = (),
 ) -> Ablation:
     """Train and score each rank with each seed, beside the count table and the ceiling.
 
-    `refit`: each once more with the held-out images, on which k was chosen; rows of their own.
+    `refit`: ranks that are trained once more, with the held-out images on which k was chosen; rows of their own.
     A backbone that is to be trained is trained once per seed, and shared by all ranks.
     """
     out, watcher, stop = Path(out).expanduser().resolve(), watcher or Silent(), stop or Stop()
@@ -74,7 +74,7 @@ def ablate(
             model = _train(mine, folder, watcher, stop)
             scored = scorer.score(model, mine, folder)
             rows += scored
-            if refit:
+            if rank in refit:
                 watcher.say(f"rank {rank}, seed {seed}, all images")
                 folder, mine = folder.with_name(f"{folder.name}-all"), mine.change(**{"validation.images": 0})
                 rows += scorer.score_refit(_train(mine, folder, watcher, stop), mine, folder, scored)

@@ -54,7 +54,7 @@ class Row:
     used: str
     N: str
     recall: float
-    loss: float | None = None  # -log ψ_c of held-out annotated pairs, by the run that held them out
+    loss: float | None = None  # -log ψ_c of held-out annotated pairs
     seconds: float | None = None  # of training steps
 
 
@@ -91,12 +91,11 @@ class Scorer:
         return self._kept(folder, self._key(folder, self.held_out), made)
 
     def score_refit(self, model: RelationModel, config: Config, folder: Path, first: Sequence[Row]) -> list[Row]:
-        """Of a model that has learned from all images: each k, and the loss, is that of the run that held some out."""
+        """Of a model that has learned from all images: each k is that of `first`, of the run that held some out."""
         settings = self._settings_of(first)
         asked = [f"{each.protocol.label} {each.parts}" for each in settings]
-        key = self._key(folder, (), repr(first[0].loss), *asked)
-        what = MODEL + ALL
-        return self._kept(folder, key, lambda: self._rows(model, config, folder, settings, what, first[0].loss))
+        key = self._key(folder, (), *asked)
+        return self._kept(folder, key, lambda: self._rows(model, config, folder, settings, MODEL + ALL, None))
 
     def _choose(self, model: RelationModel, config: Config, folder: Path) -> list[_Setting]:
         names = [name for name, parts in PARTS.items() if _trained(model, parts)]

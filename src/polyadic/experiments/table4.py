@@ -8,7 +8,7 @@ import json
 import math
 import statistics
 from collections.abc import Container, Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -66,31 +66,26 @@ class Line:
     paper: tuple[float, ...] | None = None
 
 
-def table4(ablation: Ablation, task: str = PHRASES, refit: bool = False) -> list[Line]:
+def table4(ablation: Ablation, task: str = PHRASES) -> list[Line]:
     """The ranks plain, the first and the last one with each part added; then the count table and the ceiling.
 
-    Of the models that learned from all images if `refit`, else of those by which k was chosen.
     The paper's numbers are of phrase classification.
     """
-    asked = [
-        replace(row, what=row.what.removesuffix(ALL))
-        for row in ablation.rows
-        if task in row.protocol and (row.seed is None or row.what.endswith(ALL) == refit)
-    ]
+    asked = [row for row in ablation.rows if task in row.protocol]
     dataset = asked[0].dataset if task == PHRASES else ""
-    mine = [row for row in asked if row.what == MODEL]
-    lines = [
-        _line(dataset, f"Rank-{rank}", (r for r in mine if (r.rank, r.parts) == (rank, "psi_c")))
-        for rank in ablation.ranks
-        if any((r.rank, r.parts) == (rank, "psi_c") for r in mine)  # a head of labels has none
-    ]
-    for rank in dict.fromkeys((ablation.ranks[0], ablation.ranks[-1])):
+    ends = dict.fromkeys((ablation.ranks[0], ablation.ranks[-1]))
+    named = [(f"Rank-{rank}", rank, "psi_c") for rank in ablation.ranks]
+    for rank in ends:
         for parts, words in _ADDED.items():
+            named.append((f"Rank-{rank} {words.format(exponent=ablation.config.ranking.prior)}", rank, parts))
+    lines = []
+    for what in (MODEL, MODEL + ALL):
+        mine = [row for row in asked if row.what == what]
+        for label, rank, parts in named:
             rows = [row for row in mine if (row.rank, row.parts) == (rank, parts)]
-            if rows:
-                added = words.format(exponent=ablation.config.ranking.prior)
-                lines.append(_line(dataset, f"Rank-{rank} {added}", rows))
-    others = [row for row in asked if row.what != MODEL]
+            if rows:  # not every model has every part
+                lines.append(_line(dataset, label + what.removeprefix(MODEL), rows))
+    others = [row for row in asked if not row.what.startswith(MODEL)]
     names = dict.fromkeys(row.what for row in others)
     return lines + [_line(dataset, what, (row for row in others if row.what == what)) for what in names]
 

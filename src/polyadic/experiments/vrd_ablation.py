@@ -54,8 +54,11 @@ def vrd_ablation(
         "cache.folder": str(out / FEATURES),
     }
     recipe, ours = (PRESETS[name].change(**place) for name in ("vrd-pixels", "vrd-pixels-grown"))
-    table = ablate(recipe, out / "paper", ranks, seeds, watcher, stop, (PHRASES, PREDICATES), refit=True)
-    grown = ablate(ours, out / "ours", (ours.head.rank,), seeds, watcher, stop, (PHRASES, PREDICATES), refit=True)
+    tasks = PHRASES, PREDICATES
+    ranks = tuple(dict.fromkeys(ranks))
+    table = ablate(recipe, out / "paper", ranks, seeds, watcher, stop, tasks, refit=(ranks[0], ranks[-1]))
+    rank = ours.head.rank
+    grown = ablate(ours, out / "ours", (rank,), seeds, watcher, stop, tasks, refit=(rank,))
     # a head of labels says nothing of predicates: its loss is another one
     mine = (row for row in grown.rows if row.what.startswith(MODEL))
     rows = (*table.rows, *(replace(row, what=row.what.replace(MODEL, OURS, 1), loss=None) for row in mine))

@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from training_cases import Ended, Place, ask, detect, finish, log_of, same, tiny, write_detections
 
-from polyadic.cache import FeatureCache
+from polyadic.cache import FeatureCache, in_bytes
 from polyadic.config import Config
 from polyadic.datasets.toy import World, write
 from polyadic.model import RelationModel
@@ -247,6 +248,18 @@ def test_a_full_disk_during_the_log_is_one_line(stopped: Path, whole: Ended, mon
         patch.setattr(Record, "__init__", no_room)
         refused(r"cannot write to .*log.jsonl .*No space left", EVIDENCE, stopped, resume=True)
     assert same(train(EVIDENCE, stopped, resume=True).state_dict(), whole.model.state_dict())
+
+
+@pytest.mark.parametrize("crops", [0, 32])
+def test_the_announced_size_of_features_is_what_they_take(tmp_path: Path, crops: int) -> None:
+    said = Place()
+    train(tiny(**{"pixels.crops": crops, "selection.epochs": 0}), tmp_path / "run", watcher=said)
+    held = [load_file(path) for path in (tmp_path / "features").rglob("*.safetensors")]
+    numbers = sum(x.numel() for each in held for x in each.values())
+    assert all(x.dtype == torch.float16 for each in held for x in each.values())
+    (line,) = (line for line in said.seen if line.startswith("say features of"))
+    size = in_bytes(len(held) * round(2 * numbers / len(held)))  # as told: images times the size of one
+    assert line == f"say features of {len(held)} images: {size}; limit 500 MB"
 
 
 def test_a_full_disk_during_the_cache_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

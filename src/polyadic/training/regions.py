@@ -92,8 +92,8 @@ def fill(
     """Compute what the cache lacks. What has been computed stays, whenever this is interrupted."""
     if not regions.cache.limit or regions.full or not scenes:
         return
-    rows = [len(each) + len(each) * (len(each) - 1) // 2 for each in boxes]
-    per_image = round(sum(rows) / len(rows) * backbone.width * 2)
+    numbers = sum(_numbers(backbone, len(each)) for each in boxes)
+    per_image = round(2 * numbers / len(boxes))  # two bytes each
     known = [scene.name in regions.digests for scene in scenes]
     present = sum(regions.cache.has(regions.key(s, b)) for s, b, k in zip(scenes, boxes, known, strict=True) if k)
     if present == len(scenes):
@@ -122,3 +122,8 @@ def fill(
             PolyadicWarning,
             stacklevel=2,
         )
+
+
+def _numbers(backbone: Backbone, n: int) -> int:
+    """How many an image of n boxes has, with the boxes around pairs."""
+    return n * (backbone.width + backbone.crop_width) + n * (n - 1) // 2 * backbone.width

@@ -85,6 +85,7 @@ def test_one_command_makes_the_papers_rows_and_ours_apart_and_does_nothing_twice
     fewer = command("reproduce", "vrd-ablation", *words[:6], "--seeds", "1", "--ranks", "1", "3")
     assert "has rank 1 with seed 1, which this ablation would drop" in fewer.message
     assert about["configs"][OURS]["pixels"]["crops"] == 32
+    assert about["configs"]["all images"] == {"validation.images": 0}
     assert str(tmp_path) not in json.dumps(about)
     assert (about["ranks"], about["seeds"]) == ([1, 3], [0, 1])
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}

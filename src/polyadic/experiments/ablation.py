@@ -20,6 +20,7 @@ from polyadic.training import Silent, Stop, Watcher, train
 from polyadic.vocabulary import PolyadicError
 
 RANKS = (1, 2, 3, 4, 5)  # paper
+REFIT = {"validation.images": 0}  # how a run that learns from all images differs from the one before it
 TOPS = (50, 100)
 
 
@@ -76,7 +77,7 @@ def ablate(
             rows += scored
             if rank in refit:
                 watcher.say(f"rank {rank}, seed {seed}, all images")
-                folder, mine = folder.with_name(f"{folder.name}-all"), mine.change(**{"validation.images": 0})
+                folder, mine = folder.with_name(f"{folder.name}-all"), mine.change(**REFIT)
                 rows += scorer.score_refit(_train(mine, folder, watcher, stop), mine, folder, scored)
     return Ablation(config, ranks, numbers, tuple(rows))
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polyadic.config import PRESETS, Config
-from polyadic.experiments.ablation import RANKS, Ablation, ablate
-from polyadic.experiments.ablation_scores import MODEL, PHRASES, PREDICATES
+from polyadic.experiments.ablation import RANKS, REFIT, Ablation, ablate
+from polyadic.experiments.ablation_scores import ALL, MODEL, PHRASES, PREDICATES
 from polyadic.experiments.table4 import check_file, to_csv
 from polyadic.storing import hide_paths, versions, write_text
 from polyadic.training import Silent, Stop, Watcher
@@ -71,6 +71,7 @@ def write(found: VrdAblation, path: Path) -> tuple[Path, Path]:
     configs = {"the paper's recipe": found.table.config.to_json(), OURS: found.ours.to_json()}
     for config in configs.values():
         hide_paths(config)
+    configs[ALL.removeprefix(", ")] = REFIT
     about = {"configs": configs, "ranks": found.table.ranks, "seeds": found.table.seeds, "versions": versions()}
     beside = path.with_suffix(".json")
     path.parent.mkdir(parents=True, exist_ok=True)

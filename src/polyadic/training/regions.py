@@ -126,4 +126,5 @@ def fill(
 
 def _numbers(backbone: Backbone, n: int) -> int:
     """How many an image of n boxes has, with the boxes around pairs."""
-    return n * (backbone.width + backbone.crop_width) + n * (n - 1) // 2 * backbone.width
+    total: int = n * (backbone.width + backbone.crop_width) + n * (n - 1) // 2 * backbone.width
+    return total

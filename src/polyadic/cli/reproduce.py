@@ -196,10 +196,10 @@ def vrd_lu_pixels(
         Path | None, typer.Option("--proposals", help="Boxes of the test images. Default: Lu's, lu2016/ in --data.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="A folder for runs.")] = Path("runs/vrd-lu-pixels"),
-    seeds: _Seeds = 1,
+    seeds: _Seeds = 3,
     csv: _Rows = None,
 ) -> None:
-    """Pixels and evidence on Lu's proposals beside evidence alone, from pictured images; an hour per seed on a CPU."""
+    """Pixels and evidence on Lu's proposals beside evidence alone, from pictured images; an hour or two on a CPU."""
     from polyadic.cli.train import stopped
     from polyadic.experiments.vrd_both import check_file, vrd_both, write
     from polyadic.report import watching

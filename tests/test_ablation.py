@@ -14,10 +14,11 @@ from tiny_runs import PIXELS, Command, call, write_tiny
 
 from polyadic.config import load_config
 from polyadic.evaluation import Evaluator, get_protocol
-from polyadic.experiments import open_run, predict_split
+from polyadic.experiments import ablate, open_run, predict_split
 from polyadic.experiments.table4 import PAPER
 from polyadic.model import Parts
 from polyadic.training.examples import BoxSource
+from polyadic.vocabulary import PolyadicError
 
 WORDS = ("--ranks", "1", "3", "--seeds", "2", "--seed", "4", "--boxes.epochs", "1")
 
@@ -144,6 +145,12 @@ def test_mistakes_are_one_line_and_leave_nothing_behind(
     assert message in command("ablate", write_tiny(tmp_path), "--out", tmp_path / "runs", *words).message
     assert not (tmp_path / "runs").exists()
     assert notes.read_text() == "mine\n"
+
+
+def test_a_rank_to_be_fitted_again_is_one_of_the_ranks(tmp_path: Path) -> None:
+    with pytest.raises(PolyadicError, match=r"refit has ranks \[2\], which are not among the ranks"):
+        ablate(load_config(write_tiny(tmp_path)), tmp_path / "runs", ranks=(1, 3), refit=(1, 2))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_paper_s_numbers_grow_with_n_and_with_k() -> None:

@@ -26,7 +26,7 @@ from polyadic.boxes import box_place, ordered_pairs, pair_numbers
 from polyadic.config import Config, Stage
 from polyadic.cp import CPTensor
 from polyadic.datasets.toy import World, write
-from polyadic.experiments import ablation, evaluating, open_run
+from polyadic.experiments import ablation, ablation_scores, evaluating, open_run
 from polyadic.features import Backbone, prepare_picture
 from polyadic.features.spatial import Reduction
 from polyadic.model import RelationModel
@@ -322,7 +322,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Any]]:
 
         return spy
 
-    places = [(ablation, "compare", 0, 3), (ablation, "recalls_of", 1, 2), (ablation, "free_ks", 1, 2)]
+    scored = ablation_scores
+    places = [(scored, "compare", 0, 3), (scored, "recalls_of", 1, 2), (scored, "free_ks", 1, 2)]
     for module, name, *where in (*places, (evaluating, "free_ks", 1, 2)):
         monkeypatch.setattr(module, name, watched(name, getattr(module, name), *where))
     return seen

@@ -59,6 +59,11 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def times(out: Path) -> dict[Path, int]:
+    """Of models and scores."""
+    return {path: path.stat().st_mtime_ns for kind in ("model.safetensors", "scores.json") for path in out.rglob(kind)}
+
+
 def test_one_command_makes_the_papers_rows_and_ours_apart_and_does_nothing_twice(
     command: Command, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -82,16 +87,19 @@ def test_one_command_makes_the_papers_rows_and_ours_apart_and_does_nothing_twice
     text, held = (tmp_path / "out" / "table4.csv").read_text(), read_rows(tmp_path / "out" / "table4.csv")
     assert to_csv(Ablation(tiny(), (1, 3), (0, 1), held)) == text
     about = json.loads((tmp_path / "out" / "table4.json").read_text())
+    plain = ("ablate", "vrd-pixels", "--data", root, "--out", tmp_path / "x", "--csv", tmp_path / "out" / "table4.csv")
+    refused = command(*plain, "--seeds", "2", "--ranks", "1", "3", "--pixels.weights", weights)
+    assert f"has model{ALL}, rank 1 with seed 0, which this ablation would drop" in refused.message
     fewer = command("reproduce", "vrd-ablation", *words[:6], "--seeds", "1", "--ranks", "1", "3")
     assert "has rank 1 with seed 1, which this ablation would drop" in fewer.message
     assert about["configs"][OURS]["pixels"]["crops"] == 32
     assert about["configs"]["all images"] == {"validation.images": 0}
     assert str(tmp_path) not in json.dumps(about)
     assert (about["ranks"], about["seeds"]) == ([1, 3], [0, 1])
-    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
+    made = times(tmp_path / "out")
     again = command("reproduce", "vrd-ablation", *words)
     assert again.code == 0
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")} == made
+    assert times(tmp_path / "out") == made
     assert rows_of(tmp_path / "out" / "table4.csv") == rows
 
 
@@ -116,8 +124,8 @@ def test_ours_is_scored_by_labels_and_the_prior_that_knows_the_boxes_alone(
 def test_all_images_teach_the_second_run_and_its_k_is_that_of_the_first(
     command: Command, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    words = ("--data", files[0], "--weights", files[1], "--out", tmp_path / "out", "--seeds", "1", "--ranks", "3")
-    assert command("reproduce", "vrd-ablation", *words).code == 0
+    words = ("--data", files[0], "--weights", files[1], "--out", tmp_path / "out", "--seeds", "1", "--ranks")
+    assert command("reproduce", "vrd-ablation", *words, "3", "1", "2").code == 0
     folder = tmp_path / "out" / "paper" / "rank-3-seed-0"
     first, second = (open_run(each) for each in (folder, folder.with_name(f"{folder.name}-all")))
     held_out = {scene.name for scene in first.validation()}
@@ -125,7 +133,10 @@ def test_all_images_teach_the_second_run_and_its_k_is_that_of_the_first(
     assert held_out
     assert learned[1] == learned[0] | held_out
     assert not learned[0] & held_out
-    rows = [row for row in rows_of(tmp_path / "out" / "table4.csv") if row["rank"] == "3"]
+    whole = rows_of(tmp_path / "out" / "table4.csv")
+    assert {row["rank"] for row in whole if row["what"] == KINDS[1]} == {"1", "3"}, "the first and the last rank"
+    assert f"has {KINDS[1]}, rank 3" in command("reproduce", "vrd-ablation", *words, "1", "2", "3", "4").message
+    rows = [row for row in whole if row["rank"] == "3"]
     same = ("protocol", "parts", "k", "used", "N")
     chosen, again = ([{name: row[name] for name in same} for row in rows if row["what"] == x] for x in KINDS)
     assert chosen == again

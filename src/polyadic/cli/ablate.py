@@ -36,13 +36,14 @@ def command(
 
     from polyadic.experiments import ablate
     from polyadic.experiments.ablation import RANKS
+    from polyadic.experiments.ablation_scores import MODEL
     from polyadic.experiments.table4 import check_file, write
     from polyadic.report import ablation_table, watching
     from polyadic.training import Interrupted, Stop
 
     path = (csv or out / "ablation.csv").expanduser()
     numbers = range(config.seed, config.seed + seeds)
-    check_file(path, {(str(rank), str(seed)) for rank in ranks or RANKS for seed in numbers})
+    check_file(path, {(MODEL, str(rank), str(seed)) for rank in ranks or RANKS for seed in numbers})
     with watching() as watcher, Stop().on_interrupt() as stop:
         try:
             found = ablate(config, out, ranks or RANKS, seeds, watcher, stop)

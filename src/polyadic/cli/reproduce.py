@@ -170,13 +170,12 @@ def vrd_ablation_command(
     from polyadic.cli.train import stopped
     from polyadic.experiments.ablation import RANKS
     from polyadic.experiments.ablation_scores import PHRASES, PREDICATES
-    from polyadic.experiments.table4 import check_file
-    from polyadic.experiments.vrd_ablation import vrd_ablation, write
+    from polyadic.experiments.vrd_ablation import check, vrd_ablation, write
     from polyadic.report import ablation_table, watching
     from polyadic.training import Interrupted, Stop
 
     path = (csv or out / "table4.csv").expanduser()
-    check_file(path, {(str(rank), str(seed)) for rank in ranks or RANKS for seed in range(seeds)})
+    check(path, ranks or RANKS, range(seeds))
     with watching() as watcher, Stop().on_interrupt() as stop:
         try:
             found = vrd_ablation(data, weights, out, seeds, ranks or RANKS, watcher, stop)

@@ -1,7 +1,7 @@
 """The paper's Table 4 on any dataset: ranks, P(X_sel) and priors, over several seeds (Ablation Study).
 
-Each rank and seed is a run of its own, OUT/rank-R-seed-S, which keeps its scores: what is there is not made twice, so
-that an interrupted ablation goes on when it is started again.
+Each rank and seed is a run of its own, OUT/rank-R-seed-S (and -all, from all images), which keeps its scores: what is
+there is not made twice, so that an interrupted ablation goes on when it is started again.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ def ablate(
     ranks, numbers = tuple(dict.fromkeys(ranks)), tuple(range(config.seed, config.seed + seeds))
     if not ranks or not numbers or min(ranks) < 1:
         raise PolyadicError(f"ablate: expected ranks from 1 up and at least one seed, got {list(ranks)} and {seeds}")
+    if not set(refit) <= set(ranks):
+        raise PolyadicError(f"ablate: refit has ranks {sorted(set(refit) - set(ranks))}, which are not among the ranks")
     if not config.triplets.epochs and not config.proposals.epochs:
         raise PolyadicError("ablate: triplets.epochs and proposals.epochs are 0: there is nothing to compare")
     for rank in ranks:

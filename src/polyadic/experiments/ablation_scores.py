@@ -44,7 +44,7 @@ PARTS = {
 class Row:
     """One number. `k` is what was asked for, free or 1, and `used` what it came to."""
 
-    what: str  # model, count table or ceiling
+    what: str  # model, maybe with ALL, count table or ceiling; others by those who make more kinds
     dataset: str
     protocol: str
     rank: int | None

@@ -67,7 +67,7 @@ class Line:
 
 
 def table4(ablation: Ablation, task: str = PHRASES) -> list[Line]:
-    """The ranks plain, the first and the last one with each part added; then the count table and the ceiling.
+    """The ranks plain, the first and the last one with each part added; the same from all images; then all else.
 
     The paper's numbers are of phrase classification.
     """
@@ -141,18 +141,22 @@ def write(ablation: Ablation, path: Path) -> tuple[Path, Path]:
     return path, beside
 
 
-def check_file(path: Path, made: Container[tuple[str, str]] | None = None) -> None:
-    """Before the work: a file that no ablation wrote stays, and so does one with more than is `made`, (rank, seed)s."""
+def check_file(path: Path, made: Container[tuple[str, str, str]] | None = None) -> None:
+    """Before the work: a file that no ablation wrote stays, and so does one with runs that would be dropped.
+
+    `made` are those that will be there: what, rank, seed; None: the models of `ablate`, whichever they are.
+    """
     if path.suffix != ".csv":
         raise PolyadicError(f"--csv: expected a name that ends in .csv, got {path}")
-    if path.exists() and path.read_text(encoding="utf-8", errors="replace").partition("\n")[0] != ",".join(_HEADER):
-        raise PolyadicError(f"--csv: {path} exists and is not an ablation's; choose another name")
-    if made is None or not path.exists():
+    if not path.exists():
         return
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["what"] == MODEL and (row["rank"], row["seed"]) not in made:
-                raise PolyadicError(
-                    f"--csv: {path} has rank {row['rank']} with seed {row['seed']}, which this ablation would drop; "
-                    "ask for them too, or choose another name"
-                )
+    if path.read_text(encoding="utf-8", errors="replace").partition("\n")[0] != ",".join(_HEADER):
+        raise PolyadicError(f"--csv: {path} exists and is not an ablation's; choose another name")
+    for row in read_rows(path):
+        kept = row.what == MODEL if made is None else (row.what, str(row.rank), str(row.seed)) in made
+        if row.seed is not None and not kept:
+            what = "" if row.what == MODEL else f"{row.what}, "
+            raise PolyadicError(
+                f"--csv: {path} has {what}rank {row.rank} with seed {row.seed}, which this ablation would drop; "
+                "ask for them too, or choose another name"
+            )

@@ -1,15 +1,15 @@
 """Pixels with true boxes on VRD: that half of the paper's Table 4 and, apart from it, what we make of the same pixels.
 
 The paper's recipe (`vrd-pixels`) varies the rank and adds P(X_sel) and ψ_u. Ours (`vrd-pixels-grown`) takes labels from
-pixels, and all else from a prior that knows the boxes. Both are scored with and without true labels, and are
-trained twice: without the held-out images, on which k is chosen, and as in the paper with all images.
+pixels, and all else from a prior that knows the boxes. Both are scored with and without true labels. The first
+and the last rank, and ours, are trained twice: without the held-out images, on which k is chosen, and with all images.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from polyadic.vocabulary import PolyadicError
 
 OURS = "ours, grown prior"
 FEATURES = "features"
+_OURS_RANKS = (1,)  # labels of boxes, which are independent
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,19 +56,30 @@ def vrd_ablation(
     }
     recipe, ours = (PRESETS[name].change(**place) for name in ("vrd-pixels", "vrd-pixels-grown"))
     tasks = PHRASES, PREDICATES
-    ranks = tuple(dict.fromkeys(ranks))
-    table = ablate(recipe, out / "paper", ranks, seeds, watcher, stop, tasks, refit=(ranks[0], ranks[-1]))
-    rank = ours.head.rank
-    grown = ablate(ours, out / "ours", (rank,), seeds, watcher, stop, tasks, refit=(rank,))
+    ranks = sorted(set(ranks))
+    table = ablate(recipe, out / "paper", ranks, seeds, watcher, stop, tasks, refit=_ends(ranks))
+    grown = ablate(ours, out / "ours", _OURS_RANKS, seeds, watcher, stop, tasks, refit=_OURS_RANKS)
     # a head of labels says nothing of predicates: its loss is another one
     mine = (row for row in grown.rows if row.what.startswith(MODEL))
     rows = (*table.rows, *(replace(row, what=row.what.replace(MODEL, OURS, 1), loss=None) for row in mine))
     return VrdAblation(replace(table, rows=rows), ours, time.monotonic() - start)
 
 
+def _ends(ranks: Sequence[int]) -> list[int]:
+    ordered = sorted(set(ranks))
+    return [*ordered[:1], *ordered[-1:]]
+
+
+def check(path: Path, ranks: Sequence[int], seeds: Iterable[int]) -> None:
+    """Before the work: a file stays that has more than these ranks and seeds give, or is none of an ablation."""
+    kinds = {MODEL: ranks, MODEL + ALL: _ends(ranks), OURS: _OURS_RANKS, OURS + ALL: _OURS_RANKS}
+    numbers = list(seeds)
+    check_file(path, {(what, str(r), str(s)) for what, found in kinds.items() for r in found for s in numbers})
+
+
 def write(found: VrdAblation, path: Path) -> tuple[Path, Path]:
     """The rows, and beside them as JSON the configs, seeds, versions and seconds."""
-    check_file(path, {(str(rank), str(seed)) for rank in found.table.ranks for seed in found.table.seeds})
+    check(path, found.table.ranks, found.table.seeds)
     configs = {"the paper's recipe": found.table.config.to_json(), OURS: found.ours.to_json()}
     for config in configs.values():
         hide_paths(config)

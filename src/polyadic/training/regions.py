@@ -118,7 +118,7 @@ def fill(
     if regions.full:
         warnings.warn(
             f"the feature cache is full ({regions.cache.folder}): the rest is computed anew in each epoch; "
-            "give it more by cache.gigabytes, or keep less by pixels.pool or pixels.reduce",
+            "give it more by cache.gigabytes, or keep less by pixels.pool or fewer pixels.strides",
             PolyadicWarning,
             stacklevel=2,
         )

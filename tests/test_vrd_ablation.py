@@ -101,6 +101,9 @@ def test_one_command_makes_the_papers_rows_and_ours_apart_and_does_nothing_twice
     assert again.code == 0
     assert times(tmp_path / "out") == made
     assert rows_of(tmp_path / "out" / "table4.csv") == rows
+    (tmp_path / "out" / "paper" / "rank-3-seed-1-all" / "scores.json").write_text('{"key": ')
+    assert command("reproduce", "vrd-ablation", *words).code == 0, "damaged scores are made anew"
+    assert rows_of(tmp_path / "out" / "table4.csv") == rows
 
 
 def test_ours_is_scored_by_labels_and_the_prior_that_knows_the_boxes_alone(
@@ -174,6 +177,7 @@ def test_a_head_of_labels_may_be_ablated_with_rank_1_alone(
 @pytest.mark.usefixtures("unchecked")
 def test_mistakes_are_one_line(command: Command, files: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "letter.csv").write_text("dear\n")
+    (tmp_path / "cut.csv").write_text(to_csv(Ablation(tiny(), (), (), ())) + "model,vrd,lu2016 phr")
     bare = many_vrd(tmp_path / "bare")
     for name in json.loads((bare / "annotations_train.json").read_text()):
         Image.new("RGB", (50, 50)).save(bare / "sg_dataset" / "sg_train_images" / name)
@@ -183,6 +187,7 @@ def test_mistakes_are_one_line(command: Command, files: tuple[Path, Path], tmp_p
         ({"--data": tmp_path / "nowhere"}, "nowhere"),
         ({"--data": bare}, "no test image of vrd has a picture"),
         ({"--csv": tmp_path / "letter.csv"}, "letter.csv exists and is not an ablation's"),
+        ({"--csv": tmp_path / "cut.csv"}, "cut.csv is damaged or cut off"),
     ]
     for change, message in bad:
         words = [word for pair in {**base, **change}.items() for word in pair]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -170,9 +171,9 @@ class Scorer:
 
     @staticmethod
     def _kept(folder: Path, key: str, made: Callable[[], list[Row]]) -> list[Row]:
-        """From the file that an earlier ablation left, if it has the same key."""
+        """From the file that an earlier ablation left, if it is whole and has the same key."""
         path = folder / "scores.json"
-        if path.is_file():
+        with suppress(OSError, ValueError, TypeError, KeyError):
             found = json.loads(path.read_text(encoding="utf-8"))
             if found["key"] == key:
                 return [Row(**row) for row in found["rows"]]

@@ -14,6 +14,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -221,7 +222,7 @@ class _Lab:
         """From the file of an earlier time, if it is of these models, images and boxes."""
         source = source or BoxSource(self.boxes)
         path, key = self.out / "scores" / f"{name}.json", _key(groups, asked, source)
-        if path.is_file():
+        with suppress(OSError, ValueError, TypeError, KeyError):  # not there, or damaged
             held = json.loads(path.read_text(encoding="utf-8"))
             if held["key"] == key:
                 rows, fates = (Row(**row) for row in held["rows"]), (FateRow(**row) for row in held["fates"])

@@ -124,8 +124,13 @@ def read_rows(path: Path) -> tuple[Row, ...]:
             values |= {name: None if record[name] == "" else kind(record[name]) for name in names}
         return Row(**values)
 
-    with path.open(encoding="utf-8", newline="") as file:
-        return tuple(map(parsed, csv.DictReader(file)))
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return tuple(map(parsed, csv.DictReader(file)))
+    except (TypeError, ValueError, KeyError, csv.Error) as error:
+        raise PolyadicError(
+            f"{path} is damaged or cut off: not every line is an ablation's; move it, or choose another name"
+        ) from error
 
 
 def write(ablation: Ablation, path: Path) -> tuple[Path, Path]:

@@ -66,8 +66,7 @@ def vrd_ablation(
 
 
 def _ends(ranks: Sequence[int]) -> list[int]:
-    ordered = sorted(set(ranks))
-    return [*ordered[:1], *ordered[-1:]]
+    return [min(ranks), max(ranks)] if ranks else []  # none: for `ablate` to refuse
 
 
 def check(path: Path, ranks: Sequence[int], seeds: Iterable[int]) -> None:

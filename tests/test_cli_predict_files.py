@@ -1,0 +1,235 @@
+"""What `polyadic predict` writes: what worked is kept, resuming ends in the same file, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_cases import photo
+from predict_cases import BOXES, lay_out, records, save_models
+from tiny_runs import Command
+
+from polyadic.experiments.photo_log import PhotoLog, picture_targets
+from polyadic.training import Stop
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return lay_out(tmp_path, models)
+
+
+def test_what_cannot_be_read_is_passed_over_and_the_rest_done(command: Command, here: Path) -> None:
+    Path("photos/1.png").write_text("no picture")
+    Path("photos/3.png").unlink()
+    Path("photos/3.png").symlink_to("nowhere")
+    result = command("predict", "pixels", "photos", "photos/9.png", *BOXES, "--out", "r.jsonl")
+    assert result.code == 1
+    assert [record["image"] for record in records("r.jsonl")] == [f"photos/{at}.png" for at in (0, 2, 4)]
+    assert result.err.splitlines() == [
+        "polyadic: passed over: photos/1.png is not a picture that can be read (unknown format)",
+        "polyadic: passed over: no image photos/3.png",
+        "polyadic: passed over: photos/9.png: there are no detections of it",
+        "polyadic: 3 of 6 photos could not be done",
+    ]
+    photo(1).save("photos/1.png")
+    again = command("predict", "pixels", "photos", *BOXES, "--out", "r.jsonl", "--resume")
+    assert (again.code, again.out) == (1, "1 photo, 12 relations: r.jsonl\n")
+    assert "3 photos are in r.jsonl already" in again.err
+
+
+class Stops(Stop):
+    """As if Ctrl-C were pressed before the third batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = 0
+
+    def check(self) -> None:
+        self.checks += 1
+        self.asked = self.checks == 3
+        super().check()
+
+
+def test_ctrl_c_keeps_what_is_done_and_resuming_ends_in_the_same_file(
+    command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("predict", "pixels", "photos", *BOXES, "--batch", "2", "--out")
+    assert command(*words, "whole.jsonl").code == 0
+    whole = Path("whole.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("polyadic.training.Stop", Stops)
+        stopped = command(*words, "r.jsonl")
+    assert stopped.code == 130
+    assert stopped.err == "polyadic: stopped after 4 photos; go on with --resume\n"
+    assert len(records("r.jsonl")) == 4
+    assert command(*words, "r.jsonl", "--resume").code == 0
+    assert Path("r.jsonl").read_bytes() == whole
+    done = command(*words, "r.jsonl", "--resume")
+    assert (done.code, done.out) == (0, "0 photos, 0 relations: r.jsonl\n")
+    assert Path("r.jsonl").read_bytes() == whole
+
+
+@pytest.mark.parametrize("cut", [1, 5, 200, "end", "all"])
+def test_a_line_that_was_cut_off_is_written_anew(command: Command, here: Path, cut: int | str) -> None:
+    words = ("predict", "pixels", "photos", *BOXES, "--out")
+    command(*words, "whole.jsonl")
+    whole = Path("whole.jsonl").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    more = 0 if cut == "all" else len(lines[3]) - 1 if cut == "end" else int(cut)
+    Path("r.jsonl").write_bytes(whole[: len(b"".join(lines[:3])) + more])
+    result = command(*words, "r.jsonl", "--resume")
+    assert (result.code, result.err) == (0, "3 photos are in r.jsonl already\n")
+    assert Path("r.jsonl").read_bytes() == whole
+
+
+def test_a_file_of_another_kind_is_not_gone_on_in(command: Command, here: Path) -> None:
+    words = ("predict", "evidence", "photos", *BOXES, "--out")
+    assert command(*words, "r.jsonl").code == 0
+    content = Path("r.jsonl").read_bytes()
+    assert "r.jsonl exists: go on in it with --resume, or replace it" in command(*words, "r.jsonl").message
+    other: list[tuple[str, ...]] = [("--top", "9"), ("--k", "2"), ("--min-score", "1e-9"), ("--subject", "dog")]
+    for options in (*other, ("--unknown", "keep")):
+        told = command(*words, "r.jsonl", "--resume", *options).message
+        assert "was made by another model or with other options" in told
+    told = command("predict", "pixels", *words[2:], "r.jsonl", "--resume").message
+    assert "another model" in told
+    assert Path("r.jsonl").read_bytes() == content
+    for foreign in (b"a note that somebody keeps", b'{"image": "x"}\n', b"text\n", b'{"objects": []}'):
+        Path("note").write_bytes(foreign)
+        assert "note, line 1, is no record of `polyadic predict`" in command(*words, "note", "--resume").message
+        assert Path("note").read_bytes() == foreign
+    assert command(*words, "note", "--overwrite").code == 0
+    assert Path("note").read_bytes() == content
+    Path("empty").touch()
+    assert command(*words, "empty").code == 0
+
+
+def test_a_model_whose_numbers_were_changed_is_another_model(command: Command, here: Path, models: Path) -> None:
+    shutil.copytree(models / "evidence", "own")
+    words = ("predict", "own", "photos", *BOXES, "--out", "r.jsonl")
+    assert command(*words).code == 0
+    config = json.loads(Path("own/config.json").read_text())
+    config["ranking"]["prior"] = 0.25
+    Path("own/config.json").write_text(json.dumps(config))
+    assert "another model" in command(*words, "--resume").message
+
+
+def test_places_that_cannot_be_written_are_told_before_a_photo_is_read(
+    command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyadic.experiments.photos.open_photo", lambda path: pytest.fail("a photo was read"))
+    words = ("predict", "evidence", "photos", *BOXES)
+    assert "--out: photos is a folder, expected a file" in command(*words, "--out", "photos").message
+    assert "--out: no folder no to write r.jsonl in" in command(*words, "--out", "no/r.jsonl").message
+    assert "--draw: boxes.jsonl cannot be a folder" in command(*words, "--draw", "boxes.jsonl").message
+    assert "--draw: boxes.jsonl/in cannot be a folder" in command(*words, "--draw", "boxes.jsonl/in").message
+    os.mkfifo("pipe")
+    for options in ((), ("--overwrite",), ("--resume",)):
+        told = command(*words, "--out", "pipe", *options).message
+        assert "--out: pipe is no ordinary file; --json prints the relations instead" in told
+    assert Path("pipe").is_fifo()
+
+
+def test_a_full_disk_leaves_whole_lines(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("predict", "evidence", "photos", *BOXES, "--out")
+    assert command(*words, "whole.jsonl").code == 0
+    write = PhotoLog.write
+
+    def full(self: PhotoLog, result: Any) -> None:
+        if result.name != "photos/2.png":
+            return write(self, result)
+
+        class Full:
+            def __init__(self, file: Any) -> None:
+                self.file = file
+
+            def __enter__(self) -> Full:
+                return self
+
+            def __exit__(self, *error: object) -> None:
+                self.file.close()
+
+            def write(self, text: bytes) -> None:
+                self.file.write(text[:100])
+                self.file.flush()
+                raise OSError(28, "No space left on device")
+
+        opened = Path.open
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "open", lambda path, mode: Full(opened(path, mode)))
+            return write(self, result)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PhotoLog, "write", full)
+        told = command(*words, "r.jsonl").message
+    assert "r.jsonl cannot be written (No space left on device); what is in it is whole" in told
+    assert len(records("r.jsonl")) == 2
+    assert command(*words, "r.jsonl", "--resume").code == 0
+    assert Path("r.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+
+
+def test_pictures_lie_as_the_photos_do(command: Command, here: Path) -> None:
+    result = command("predict", "evidence", "photos/0.png", "photos/1.png", *BOXES, "--draw", "new/drawn")
+    assert result.code == 0
+    assert result.out.endswith("new/drawn\n")
+    assert sorted(path.name for path in Path("new/drawn").iterdir()) == ["0.png", "1.png"]
+    words = ("predict", "evidence", "photos", *BOXES, "--draw")
+    assert "--draw: new/drawn/0.png exists" in command(*words, "new/drawn").message
+    assert command(*words, "new/drawn", "--overwrite", "--draw-as", "svg").code == 0
+    assert Path("new/drawn/4.svg").read_text().startswith("<svg")
+
+
+def test_a_photo_is_never_drawn_over(command: Command, here: Path) -> None:
+    before = Path("photos/0.png").read_bytes()
+    Path("link").symlink_to("photos")
+    for folder in ("photos", "link"):
+        words = ("predict", "evidence", "photos", *BOXES, "--draw", folder)
+        for options in (("--overwrite",), ("--resume", "--out", "r")):
+            told = command(*words, *options).message
+            assert f"--draw: {folder}/0.png is one of the photos: give another folder" in told
+    assert Path("photos/0.png").read_bytes() == before
+
+
+def test_two_photos_of_one_name_get_two_pictures(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    paths = [root / name for name in ("a/x.jpg", "b/x.jpg", "b/x.png", "y.jpg", "Y.png", "y.jpg.gif")]
+    paths += [tmp_path / "c" / "x.jpg", tmp_path / "d" / "x.jpg"]
+    root.mkdir()
+    found = picture_targets(paths, [str(root), "c/x.jpg", "d/x.jpg"], tmp_path / "out", "png", False)
+    names = [str(found[str(path)].relative_to(tmp_path / "out")) for path in paths]
+    assert names[:3] == ["a/x.png", "b/x.jpg.png", "b/x.png.png"]
+    assert len({name.lower() for name in names}) == len(paths)
+    assert found == picture_targets(paths, [str(root)], tmp_path / "out", "png", False)
+
+
+@pytest.mark.parametrize("name", ["a b.png", "dög 日本.png", "new\nline.png", "[1]*.png", "raw\udcff.png"])
+def test_a_name_may_have_any_letters(command: Command, here: Path, name: str) -> None:
+    try:
+        shutil.move("photos/0.png", f"photos/{name}")
+    except (OSError, UnicodeError):
+        pytest.skip("the file system has no such names")
+    Path("boxes.jsonl").write_text(Path("boxes.jsonl").read_text().replace('"0.png"', json.dumps(name)))
+    words = ("predict", "evidence", "photos", *BOXES)
+    for _ in range(2):
+        assert command(*words, "--out", "r.jsonl", "--resume", "--draw", "drawn").code == 0
+    assert f"photos/{name}" in [record["image"] for record in records("r.jsonl")]
+    assert len(records("r.jsonl")) == len(list(Path("drawn").iterdir())) == 5
+    result = command(*words)
+    assert len([line for line in result.out.splitlines() if line.startswith("photos/")]) == 5
+    Path(f"photos/{name}").write_text("no picture")
+    assert len(command(*words).err.splitlines()) == 2

@@ -29,11 +29,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import evaluation_oracle as plain
 
-from polyadic.counting import CountTable
 from polyadic.datasets import load_dataset
-from polyadic.evaluation import Evaluator, Protocol, evaluate, get_protocol
-from polyadic.predictions import read_detections
-from polyadic.scenes import Dataset, Detections, Predictions, Scene
+from polyadic.evaluation import Evaluator, evaluate
+from polyadic.evaluation.baselines import CountTable
+from polyadic.evaluation.protocol import Protocol, get_protocol
+from polyadic.io.records import read_detections
+from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.scenes import Dataset, Scene
 
 OUT = Path(__file__).parents[1] / "results" / "evaluation.csv"
 LU = get_protocol("lu2016")

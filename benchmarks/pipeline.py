@@ -26,13 +26,17 @@ from typing import Any
 import torch
 
 import polyadic.model
-from polyadic import RelationModel, TripletPrior, Vocabulary
-from polyadic.config import DETECTOR_PRESETS, PRESETS, Config
-from polyadic.datasets.toy import World
-from polyadic.detector import Detector
-from polyadic.head import TripletHead
-from polyadic.ranking.origin import Origin
-from polyadic.scenes import open_photo
+from polyadic.config.detector import DETECTOR_PRESETS
+from polyadic.config.presets import PRESETS
+from polyadic.config.schema import Config
+from polyadic.datasets.toy.world import World
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.model.heads import TripletHead
+from polyadic.model.relation_model import RelationModel
+from polyadic.prior import TripletPrior
+from polyadic.ranking.relations import Origin
+from polyadic.structures.images import open_photo
+from polyadic.structures.vocabulary import Vocabulary
 
 SPREAD = (1.0, 3.0, 1.0)  # deviations of a trained network's log-factors: subject, predicate, object
 BOXES, SEEN = 20, 6672  # per image; different training triplets of VRD

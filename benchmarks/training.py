@@ -20,9 +20,10 @@ import torch
 from ranking import SIZES, seconds
 
 from polyadic.boxes import ordered_pairs
-from polyadic.config import PRESETS, Config
+from polyadic.config.presets import PRESETS
+from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
-from polyadic.head import TripletHead
+from polyadic.model.heads import TripletHead
 from polyadic.training import train
 
 BACKBONES = {

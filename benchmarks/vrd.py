@@ -26,15 +26,16 @@ from pathlib import Path
 import torch
 from ranking import TOP, best_dense, dense_prior, flat_index, seconds
 
-from polyadic import CPTensor, TripletPrior, rank_relations
-from polyadic.cache import FeatureCache
-from polyadic.config import Stage
-from polyadic.experiments import open_run
-from polyadic.experiments.runs import Run
-from polyadic.features import PairInputs
-from polyadic.model import PairScores
+from polyadic.config.schema import Stage
+from polyadic.cp import CPTensor
+from polyadic.experiments.runs import Run, open_run
+from polyadic.model.features import PairInputs
+from polyadic.model.scoring import PairScores
+from polyadic.prior import TripletPrior
+from polyadic.ranking import rank_relations
 from polyadic.training.examples import BoxSource, Example, Examples
 from polyadic.training.loop import make_optimiser
+from polyadic.training.region_cache import FeatureCache
 
 PAPER = {"learning": 0.21, "inference": 0.57}
 BATCH = 8

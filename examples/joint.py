@@ -10,7 +10,10 @@ import time
 
 import torch
 
-from polyadic import CPTensor, TripletPrior, Vocabulary, rank_relations
+from polyadic.cp import CPTensor
+from polyadic.prior import TripletPrior
+from polyadic.ranking import rank_relations
+from polyadic.structures.vocabulary import Vocabulary
 
 NAMES = Vocabulary(
     objects=("person", "horse", "hat", "street", "grass"),

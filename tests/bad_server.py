@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from polyadic import PolyadicError
 from polyadic.datasets import download as download_module
-from polyadic.datasets.sources import RemoteFile, fetch
+from polyadic.datasets.fetch import RemoteFile, fetch
+from polyadic.structures.vocabulary import PolyadicError
 
 Plan = Callable[["Handler"], None]
 

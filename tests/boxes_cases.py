@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 from training_cases import Place, tiny
 
-from polyadic.config import Config
-from polyadic.datasets.toy import VOCABULARY, World
+from polyadic.config.schema import Config
+from polyadic.datasets.toy.layout import VOCABULARY
+from polyadic.datasets.toy.world import World
 from polyadic.evaluation import Evaluator
 from polyadic.experiments.boxes_scores import protocols_of
 from polyadic.experiments.boxes_table import BoxesTable, boxes_table
-from polyadic.model import ALL, Parts, RelationModel
-from polyadic.predictions import write_detections
-from polyadic.scenes import Detections, Scene
-from polyadic.training import Stop
+from polyadic.io.records import write_detections
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ALL, Parts
+from polyadic.progress import Stop
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Scene
 
 SMALL: dict[str, Any] = {
     "world.train": 24,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyadic.cache import FeatureCache, digest
+from polyadic.training.region_cache import FeatureCache, digest
 
 KEYS = [digest("entry", i) for i in range(8)]
 KEY = KEYS[0]

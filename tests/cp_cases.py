@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from polyadic import CPTensor
+from polyadic.cp import CPTensor
 
 SIZES = (4, 3, 5)
 

@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polyadic.config import DETECTOR_PRESETS, DetectorConfig
-from polyadic.datasets.toy import World
-from polyadic.detector import Detector
-from polyadic.scenes import Scene
-from polyadic.vocabulary import Vocabulary
+from polyadic.config.detector import DETECTOR_PRESETS, DetectorConfig
+from polyadic.datasets.toy.world import World
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import Vocabulary
 
 NAMES = Vocabulary(objects=("person", "horse", "hat", "tree"), predicates=("ride", "wear"))
 _TINY = {"side": 64, "longest": 96, "device": "cpu", "threads": 1, "workers": 0}

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 from PIL import Image
 
-from polyadic.draw import Drawing, Drawn
 from polyadic.draw.layout import Rect
-from polyadic.draw.shapes import Polygon, Rectangle
+from polyadic.draw.panels import Drawn
+from polyadic.draw.shapes import Drawing, Polygon, Rectangle
 
 GREY = (128, 128, 128)
 BOXES = np.array([[20.0, 30, 120, 170], [250, 60, 380, 180]])

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from polyadic.evaluation import evaluate, get_protocol
-from polyadic.scenes import Predictions, Scene
+from polyadic.evaluation import evaluate
+from polyadic.evaluation.protocol import get_protocol
+from polyadic.structures.detections import Predictions
+from polyadic.structures.scenes import Scene
 
 LU = get_protocol("lu2016")
 OBJECTS, PREDICATES = 3, 2  # few classes, so that triplets repeat

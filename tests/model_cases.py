@@ -11,10 +11,15 @@ from oracles import Entry, probability_tensor
 from PIL import Image
 from torch import Tensor
 
-from polyadic import CPTensor, Relations, TripletPrior, Vocabulary
-from polyadic.config import Config
-from polyadic.model import PairScores, RelationModel
-from polyadic.scenes import Detections, Scene
+from polyadic.config.schema import Config
+from polyadic.cp import CPTensor
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import PairScores
+from polyadic.prior import TripletPrior
+from polyadic.ranking.relations import Relations
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import Vocabulary
 
 NAMES = Vocabulary(objects=("dog", "cat", "cup", "bed"), predicates=("on", "by", "under"))
 TINY: dict[str, Any] = {

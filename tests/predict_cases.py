@@ -9,7 +9,7 @@ from typing import Any
 
 from model_cases import NAMES, detections, model_of, photo
 
-from polyadic.predictions import write_detections
+from polyadic.io.records import write_detections
 
 COUNTS = (3, 4, 2, 3, 2)  # boxes of each photo
 BOXES = ("--detections", "boxes.jsonl")

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from oracles import Entry, log_probability_tensor
 from torch import Tensor
 
-from polyadic import CPTensor, Relations, TripletPrior
+from polyadic.cp import CPTensor
+from polyadic.prior import TripletPrior
+from polyadic.ranking.relations import Relations
 
 CHECKS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CAPS = st.sampled_from([1, 2, 3, 10, None])

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from polyadic.datasets import load_dataset
-from polyadic.scenes import Dataset
-from polyadic.vocabulary import PolyadicWarning
+from polyadic.structures.scenes import Dataset
+from polyadic.structures.vocabulary import PolyadicWarning
 
 
 def shared(*parts: str) -> Path:

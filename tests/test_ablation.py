@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 from tiny_runs import PIXELS, Command, call, write_tiny
 
-from polyadic.config import load_config
-from polyadic.evaluation import Evaluator, get_protocol
-from polyadic.experiments import ablate, open_run, predict_split
+from polyadic.config.files import load_config
+from polyadic.evaluation import Evaluator
+from polyadic.evaluation.protocol import get_protocol
+from polyadic.experiments.ablation import ablate
+from polyadic.experiments.predicting import predict_split
+from polyadic.experiments.runs import open_run
 from polyadic.experiments.table4 import PAPER
-from polyadic.model import Parts
+from polyadic.model.scoring import Parts
+from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import BoxSource
-from polyadic.vocabulary import PolyadicError
 
 WORDS = ("--ranks", "1", "3", "--seeds", "2", "--seed", "4", "--boxes.epochs", "1")
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyadic.detector import average_precision
-from polyadic.scenes import UNKNOWN, Detections, Scene
+from polyadic.evaluation.average_precision import average_precision
+from polyadic.structures.detections import Detections
+from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.scenes import Scene
 
 FRAME = (120.0, 80.0)
 

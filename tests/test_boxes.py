@@ -8,10 +8,10 @@ import torch
 from oracles import plain_iou
 from torch import Tensor
 
-from polyadic import box_iou
 from polyadic.boxes import (
     COMPANY,
     GEOMETRY,
+    box_iou,
     box_place,
     ordered_pairs,
     pair_company,

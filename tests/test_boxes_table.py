@@ -18,18 +18,20 @@ from model_cases import dense
 from training_cases import Place, ask
 
 from polyadic.boxes import suppress
-from polyadic.config import difference
+from polyadic.config.checks import difference
 from polyadic.datasets import held_out
-from polyadic.datasets.toy import VOCABULARY
+from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.experiments import boxes_rows
 from polyadic.experiments.boxes_scores import FULL, MEAN, FateRow, Row, Scorer, mean_scores, variants
 from polyadic.experiments.boxes_table import BoxesTable, LossRow, half_of
 from polyadic.experiments.table1 import PAPER
-from polyadic.model import ALL, PairScores, RelationModel
-from polyadic.predictions import read_detections
-from polyadic.scenes import Detections
-from polyadic.training import Interrupted, Stop, run_config
-from polyadic.vocabulary import PolyadicError
+from polyadic.io.records import read_detections
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ALL, PairScores
+from polyadic.progress import Interrupted, Stop
+from polyadic.structures.detections import Detections
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import run_config
 
 CONFIG = small()
 BOXES = {each.image: each for each in propose(scenes("test"))}

@@ -18,9 +18,8 @@ from cache_cases import KEY, KEYS, LONG_AGO, assert_same, features, files, path_
 from safetensors.torch import save_file
 from torch import Tensor
 
-from polyadic import PolyadicError
-from polyadic.cache import FeatureCache
-from polyadic.vocabulary import PolyadicWarning
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.training.region_cache import FeatureCache
 
 
 def test_what_is_stored_comes_back_bit_for_bit(cache: FeatureCache) -> None:
@@ -283,7 +282,7 @@ def test_an_entry_that_is_replaced_while_it_is_read_is_read_again(
         other.store(key, features(seed=1))
         return "of a mixture"
 
-    monkeypatch.setattr("polyadic.cache._checksum", replaced)
+    monkeypatch.setattr("polyadic.training.region_cache._checksum", replaced)
     assert_same(cache.load(KEY), features(seed=1))
 
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 from cache_cases import KEY, KEYS, LONG_AGO, assert_same, features, files, path_of
 
-from polyadic import PolyadicError
-from polyadic.cache import FeatureCache, digest
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training.region_cache import FeatureCache, digest
 
 
 def fill(folder: Path, keys: list[str], mtimes: list[float]) -> int:

@@ -16,8 +16,8 @@ from vrd_files import RIDER, TEST, relation, write_vrd
 
 from polyadic.cli import main, spread
 from polyadic.datasets import load_dataset
-from polyadic.predictions import write_jsonl
-from polyadic.scenes import Predictions
+from polyadic.io.records import write_jsonl
+from polyadic.structures.detections import Predictions
 
 
 class Result:

@@ -17,10 +17,10 @@ from training_cases import tiny
 from vg_files import many_vg150, many_vg200
 from vrd_files import many_vrd
 
-from polyadic.config import PRESETS
+from polyadic.config.presets import PRESETS
 from polyadic.datasets import load_dataset
-from polyadic.predictions import write_detections
-from polyadic.scenes import Detections
+from polyadic.io.records import write_detections
+from polyadic.structures.detections import Detections
 
 WRITERS: dict[str, Callable[[Path], Path]] = {"vrd": many_vrd, "vg150": many_vg150, "vg200": many_vg200}
 

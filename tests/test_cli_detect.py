@@ -16,14 +16,16 @@ from safetensors.torch import load_file
 from tiny_runs import Command, call, write_tiny
 from training_cases import Place, ask
 
-from polyadic.config import DETECTOR_PRESETS, load_detector_config
-from polyadic.datasets.toy import VOCABULARY, World
-from polyadic.detector import Detector
+from polyadic.config.detector import DETECTOR_PRESETS
+from polyadic.config.files import load_detector_config
+from polyadic.datasets.toy.layout import VOCABULARY
+from polyadic.datasets.toy.world import World
+from polyadic.detectors.faster_rcnn import Detector
 from polyadic.experiments import proposals
 from polyadic.experiments.proposals import detect_split
-from polyadic.predictions import read_detections
-from polyadic.scenes import Photo
-from polyadic.training import Interrupted, Silent, Stop
+from polyadic.io.records import read_detections
+from polyadic.progress import Interrupted, Silent, Stop
+from polyadic.structures.images import Photo
 
 
 @pytest.fixture

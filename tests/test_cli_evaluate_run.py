@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from tiny_runs import PIXELS, Command, call, write_tiny
 
-from polyadic.evaluation import FREE_K, Evaluator, get_protocol
-from polyadic.experiments import open_run, predict_split
-from polyadic.model import ALL, Parts
-from polyadic.predictions import read_predictions, write_jsonl
-from polyadic.scenes import Predictions
+from polyadic.evaluation import Evaluator
+from polyadic.evaluation.protocol import FREE_K, get_protocol
+from polyadic.experiments.predicting import predict_split
+from polyadic.experiments.runs import open_run
+from polyadic.io.records import read_predictions, write_jsonl
+from polyadic.model.scoring import ALL, Parts
+from polyadic.structures.detections import Predictions
 from polyadic.training.examples import BoxSource
 
 NONE = Parts(selected=False, prior=False, geometry=False)

@@ -13,8 +13,8 @@ from model_cases import NAMES, detections
 from predict_cases import BOXES, COUNTS, lay_out, records, save_models
 from tiny_runs import Command, Result
 
-from polyadic.model import RelationModel
-from polyadic.predictions import read_jsonl, write_detections
+from polyadic.io.records import read_jsonl, write_detections
+from polyadic.model.relation_model import RelationModel
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def records_of(result: Result) -> list[dict[str, Any]]:
 
 
 def test_without_a_detector_nothing_is_read(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyadic.experiments.photos.open_photo", lambda path: pytest.fail("a photo was read"))
+    monkeypatch.setattr("polyadic.structures.images.open_photo", lambda path: pytest.fail("a photo was read"))
     told = command("predict", "evidence", "photos").message
     assert "evidence has no detector of its own: give one (--detector, a run of `polyadic detect train`" in told
     assert "or boxes found before (--detections)" in told

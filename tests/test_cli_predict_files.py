@@ -14,7 +14,7 @@ from predict_cases import BOXES, lay_out, records, save_models
 from tiny_runs import Command
 
 from polyadic.experiments.photo_log import PhotoLog, picture_targets
-from polyadic.training import Stop
+from polyadic.progress import Stop
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_ctrl_c_keeps_what_is_done_and_resuming_ends_in_the_same_file(
     assert command(*words, "whole.jsonl").code == 0
     whole = Path("whole.jsonl").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("polyadic.training.Stop", Stops)
+        patch.setattr("polyadic.progress.Stop", Stops)
         stopped = command(*words, "r.jsonl")
     assert stopped.code == 130
     assert stopped.err == "polyadic: stopped after 4 photos; go on with --resume\n"
@@ -132,7 +132,7 @@ def test_a_model_whose_numbers_were_changed_is_another_model(command: Command, h
 def test_places_that_cannot_be_written_are_told_before_a_photo_is_read(
     command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyadic.experiments.photos.open_photo", lambda path: pytest.fail("a photo was read"))
+    monkeypatch.setattr("polyadic.structures.images.open_photo", lambda path: pytest.fail("a photo was read"))
     words = ("predict", "evidence", "photos", *BOXES)
     assert "--out: photos is a folder, expected a file" in command(*words, "--out", "photos").message
     assert "--out: no folder no to write r.jsonl in" in command(*words, "--out", "no/r.jsonl").message

@@ -14,7 +14,9 @@ from safetensors.torch import load_file
 from tiny_runs import PIXELS, Command, call, write_tiny
 
 from polyadic.cli.flags import split_words
-from polyadic.config import PRESETS, load_config, value_at
+from polyadic.config.checks import value_at
+from polyadic.config.files import load_config
+from polyadic.config.presets import PRESETS
 from polyadic.report import watching
 
 SHORT = ("--triplets.epochs", "1", "--selection.epochs", "0")

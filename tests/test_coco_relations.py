@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyadic.datasets import coco_relations, load_dataset
+from polyadic.datasets import coco as coco_relations
+from polyadic.datasets import load_dataset
 from polyadic.datasets.reading import Report
-from polyadic.scenes import Dataset, Scene
-from polyadic.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 # ids neither dense nor sorted, some of them strings; image "b" has no boxes
 TRAIN: dict[str, Any] = {

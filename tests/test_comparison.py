@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from vrd_files import write_vrd
 
-from polyadic.comparison import COUNT_TABLE, KEPT, PREDICTIONS, RELABELLED, Comparison, compare
-from polyadic.counting import CountTable
 from polyadic.datasets import load_dataset
-from polyadic.evaluation import Protocol, evaluate, get_protocol
-from polyadic.scenes import Dataset, Detections, Predictions
+from polyadic.evaluation import evaluate
+from polyadic.evaluation.baselines import CountTable
+from polyadic.evaluation.compare import COUNT_TABLE, KEPT, PREDICTIONS, RELABELLED, Comparison, compare
+from polyadic.evaluation.protocol import Protocol, get_protocol
+from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.scenes import Dataset
 
 LU = get_protocol("lu2016").change(tops=(2, 5))
 

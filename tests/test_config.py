@@ -9,21 +9,13 @@ from typing import Any
 
 import pytest
 
-from polyadic.config import (
-    DETECTOR_PRESETS,
-    PRESETS,
-    Config,
-    DetectorConfig,
-    Pixels,
-    Stage,
-    difference,
-    keys,
-    load_config,
-    load_detector_config,
-    parse_value,
-    value_at,
-)
-from polyadic.vocabulary import PolyadicError
+from polyadic.config.checks import difference, keys, value_at
+from polyadic.config.detector import DETECTOR_PRESETS, DetectorConfig
+from polyadic.config.files import load_config, load_detector_config
+from polyadic.config.merging import parse_value
+from polyadic.config.presets import PRESETS
+from polyadic.config.schema import Config, Pixels, Stage
+from polyadic.structures.vocabulary import PolyadicError
 
 NAMES = sorted(PRESETS)
 

@@ -9,11 +9,12 @@ import pytest
 from shared_data import shared
 from vg_files import FIELDS, VG200, h5_values, write_vg150, write_vg200
 
-from polyadic.datasets import coco_relations, format_of, load_dataset
-from polyadic.datasets.convert import convert
+from polyadic.datasets import coco as coco_relations
+from polyadic.datasets import format_of, load_dataset
+from polyadic.datasets.check import convert
 from polyadic.datasets.reading import Report
-from polyadic.scenes import Dataset, Scene
-from polyadic.vocabulary import PolyadicError, Vocabulary
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 
 def ends(label: int, *bbox: int) -> dict[str, Any]:

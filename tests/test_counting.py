@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from shared_data import real_vrd, shared
 
-from polyadic import PolyadicError, Vocabulary
-from polyadic.counting import CountTable
-from polyadic.evaluation import Ceiling, evaluate, get_protocol
-from polyadic.predictions import read_detections
-from polyadic.scenes import Detections, Scene
+from polyadic.evaluation import evaluate
+from polyadic.evaluation.baselines import Ceiling, CountTable
+from polyadic.evaluation.protocol import get_protocol
+from polyadic.io.records import read_detections
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 S, P = 3, 4
 NAMES = Vocabulary(objects=tuple("abc"), predicates=tuple("wxyz"))

@@ -13,8 +13,8 @@ from cp_cases import SIZES, random_cp, random_triplets
 from oracles import gradient, log_probability_tensor, probability_tensor
 from torch import Tensor
 
-from polyadic import CPTensor
-from polyadic.vocabulary import PolyadicError
+from polyadic.cp import CPTensor
+from polyadic.structures.vocabulary import PolyadicError
 
 ALL = torch.cartesian_prod(*(torch.arange(n) for n in SIZES))
 BATCHES: list[tuple[int, ...]] = [(), (0,), (1,), (6,), (2, 3), (2, 0, 3)]

@@ -9,7 +9,8 @@ import pytest
 import torch
 from cp_cases import random_cp
 
-from polyadic import CPTensor, PolyadicError
+from polyadic.cp import CPTensor
+from polyadic.structures.vocabulary import PolyadicError
 
 Z = torch.zeros
 

@@ -13,8 +13,10 @@ from oracles import greedy
 from ranking_cases import CAPS, CHECKS, rows
 from torch import Tensor
 
-from polyadic import CPTensor, Dedup, PolyadicError, rank_relations
-from polyadic.ranking.dedup import deduplicate
+from polyadic.cp import CPTensor
+from polyadic.ranking import rank_relations
+from polyadic.ranking.dedup import Dedup, deduplicate
+from polyadic.structures.vocabulary import PolyadicError
 
 PLACES = torch.tensor([[0.0, 0, 10, 10], [2, 0, 12, 10], [4, 0, 14, 10], [30, 30, 40, 40], [5, 5, 5, 5]])
 

@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 from tiny_runs import Command, write_tiny
 
-from polyadic.config import load_config
-from polyadic.datasets.toy import World, selected, truth
-from polyadic.evaluation import get_protocol
+from polyadic.config.files import load_config
+from polyadic.datasets.toy.annotator import selected, truth
+from polyadic.datasets.toy.world import World
+from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments import demo
 
 

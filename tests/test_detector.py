@@ -14,15 +14,12 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from polyadic import Vocabulary
-from polyadic.config import DETECTOR_PRESETS
-from polyadic.detector import Detector
-from polyadic.detector.decode import choose, find_boxes
-from polyadic.detector.network import build_network
-from polyadic.detector.small import SmallBackbone, prevailing_colour
-from polyadic.detector.weights import load_weights
-from polyadic.scenes import Detections, Photo
-from polyadic.vocabulary import PolyadicError
+from polyadic.config.detector import DETECTOR_PRESETS
+from polyadic.detectors.faster_rcnn import Detector, SmallBackbone, build_network, choose, find_boxes, prevailing_colour
+from polyadic.detectors.weights import load_weights
+from polyadic.structures.detections import Detections
+from polyadic.structures.images import Photo
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 NETWORKS = sorted({config.network for config in DETECTOR_PRESETS.values()})
 
@@ -340,7 +337,7 @@ def test_vgg16s_classifier_fills_maps_and_head() -> None:
     seen: dict[str, Tensor] = {}
     network.load_state_dict = lambda found, strict: seen.update(found)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polyadic.detector.weights._fetch", lambda name: classifier)
+        patch.setattr("polyadic.detectors.weights._fetch", lambda name: classifier)
         load_weights(network, "vgg16", "torchvision")
     rest = {key for key in network.state_dict() if key not in seen}
     assert {key.split(".")[0] + key.split(".")[1] for key in rest} == {"rpnhead", "roi_headsbox_predictor"}
@@ -359,7 +356,7 @@ def test_torchvisions_resnet_keeps_its_numbers_though_trained_without_epsilon(mo
         if name.endswith("running_var"):
             buffer.uniform_(1e-4, 1e-3)
     overwrite_eps(theirs, 0.0)
-    monkeypatch.setattr("polyadic.detector.weights._fetch", lambda name: theirs.state_dict())
+    monkeypatch.setattr("polyadic.detectors.weights._fetch", lambda name: theirs.state_dict())
     mine = build_network(config, 4)
     picture = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

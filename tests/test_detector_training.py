@@ -14,14 +14,19 @@ from torch import nn
 from training_cases import Crash, Place, ask, crash, log_of, same
 from vrd_files import RIDER, TRAIN, relation, write_vrd
 
-from polyadic.config import DetectorConfig
-from polyadic.datasets.toy import VOCABULARY, World, write
-from polyadic.detector import Detector, average_precision, to_pixels
-from polyadic.scenes import Photo, Scene
-from polyadic.training import Interrupted, Stop, checkpoint, loop
+from polyadic.config.detector import DetectorConfig
+from polyadic.datasets.toy.layout import VOCABULARY
+from polyadic.datasets.toy.world import World, write
+from polyadic.detectors.faster_rcnn import Detector, to_pixels
+from polyadic.evaluation.average_precision import average_precision
+from polyadic.progress import Interrupted, Stop
+from polyadic.structures.images import Photo
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import loop
+from polyadic.training import run as checkpoint
 from polyadic.training.detector import train_detector
-from polyadic.training.pictures import Pictures, load_boxes, mirror
-from polyadic.vocabulary import PolyadicError
+from polyadic.training.proposals import Pictures, load_boxes, mirror
 
 PLACES = (
     "begin detector 1/2",
@@ -149,7 +154,7 @@ def test_other_settings_other_data_and_full_folders_are_refused(
     with pytest.raises(PolyadicError, match=r"nothing to train: training\.epochs is 0"):
         train_detector(tiny(**{"training.epochs": 0}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr("polyadic.training.pictures.digest", lambda *parts: "other")
+    monkeypatch.setattr("polyadic.training.region_cache.digest", lambda *parts: "other")
     with pytest.raises(PolyadicError, match="was trained on other data"):
         train_detector(tiny(), whole.folder, resume=True)
 
@@ -228,12 +233,12 @@ def test_images_without_boxes_are_background_where_all_objects_are_annotated(
     first = load_boxes(drawn).fit[0].name
 
     def bare(config: DetectorConfig, split: str, images: str) -> Any:
-        from polyadic.training.data import load_split
+        from polyadic.training.examples import load_split
 
         whole = load_split(config, split, "required")
         return whole.keep(lambda scene: True) if split != "fit" else _bare(whole, first)
 
-    monkeypatch.setattr("polyadic.training.pictures.load_split", bare)
+    monkeypatch.setattr("polyadic.training.examples.load_split", bare)
     data = load_boxes(drawn)
     assert data.notes == ("coco: 1 images have no boxes: all of them is background",)
     assert len(data.fit) == 11

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from torch import Tensor
 
-from polyadic import PolyadicError
-from polyadic.cache import FeatureCache, announce, digest, in_bytes
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training.region_cache import FeatureCache, announce, digest, in_bytes
 
 NUMBERS = arrays(
     st.sampled_from([np.float32, np.int64, np.uint8, np.bool_]), array_shapes(min_dims=0, min_side=0, max_side=3)

@@ -23,7 +23,7 @@ from bad_server import (
 )
 
 from polyadic.datasets import download as download_module
-from polyadic.datasets.sources import fetch
+from polyadic.datasets.fetch import fetch
 
 
 def test_a_file_arrives_whole_and_the_second_fetch_asks_nobody(server: Server, tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from draw_cases import BOXES, NAMES, RIDE, grey, pixels
 from PIL import Image
 from shared_data import real_vrd
 
-from polyadic import PolyadicError, Vocabulary
-from polyadic.draw import Drawn, contact_sheet, draw_relations, relations_to_draw, side_by_side, svg_relations
-from polyadic.draw.colours import ARROW, HIT, HIT_ARROW, colour_of, colours_of
+from polyadic.draw import contact_sheet, draw_relations, side_by_side, svg_relations
+from polyadic.draw.panels import Drawn, relations_to_draw
+from polyadic.draw.shapes import ARROW, HIT, HIT_ARROW, colour_of, colours_of
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 # --- hits
 

@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 from draw_cases import BOXES, NAMES, RIDE, drawn_frames, grey
 
-from polyadic.draw import Drawing, Drawn, draw_relations, plan_drawing
-from polyadic.draw.arrange import arrange, settle
-from polyadic.draw.colours import ARROW, HIT, HIT_ARROW, colours_of
-from polyadic.draw.relations import bundle, number_names
-from polyadic.draw.shapes import Polygon, Rectangle, Text
-from polyadic.draw.spread import crossings, spread
-from polyadic.draw.text import PAPER
+from polyadic.draw import draw_relations, plan_drawing
+from polyadic.draw.layout import arrange, crossings, settle, spread
+from polyadic.draw.panels import Drawn, bundle, number_names
+from polyadic.draw.shapes import ARROW, HIT, HIT_ARROW, PAPER, Drawing, Polygon, Rectangle, Text, colours_of
 
 
 def texts(drawing: Drawing, kind: str) -> list[str]:

@@ -11,12 +11,12 @@ from draw_cases import TEXTS, Frame, crowds, drawn_frames, grey, overlap, svg_fr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from polyadic.draw import Drawn, plan_drawing
+from polyadic.draw import plan_drawing
 from polyadic.draw.arrows import anchor_points, arrow_curves
 from polyadic.draw.layout import Label, Rect, arrow_labels, nearest_place, place_labels
-from polyadic.draw.png import render_png
+from polyadic.draw.panels import Drawn
+from polyadic.draw.render import render_png, render_svg
 from polyadic.draw.shapes import Rectangle
-from polyadic.draw.svg import render_svg
 
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 5))
 CORNERS = st.tuples(st.integers(-10, 30), st.integers(-10, 30))

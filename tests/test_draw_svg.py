@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from polyadic import PolyadicError
-from polyadic.draw import Drawn, draw_relations, plan_drawing, save_drawing, svg_relations
-from polyadic.draw.png import render_png
+from polyadic.draw import draw_relations, plan_drawing, save_drawing, svg_relations
+from polyadic.draw.panels import Drawn
+from polyadic.draw.render import render_png
+from polyadic.structures.vocabulary import PolyadicError
 
 ANY = st.text(st.characters(exclude_categories=()), max_size=30)  # lone surrogates and control characters, too
 

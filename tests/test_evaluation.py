@@ -13,10 +13,12 @@ from evaluation_cases import LU, PREDICATES, TWO, as_plain, predictions, random_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyadic import PolyadicError
-from polyadic.evaluation import FREE_K, PRESETS, Ceiling, Evaluator, choose_k, evaluate, get_protocol
-from polyadic.kernels import matching
-from polyadic.scenes import Predictions
+from polyadic.evaluation import Evaluator, choose_k, evaluate
+from polyadic.evaluation import kernel as matching
+from polyadic.evaluation.baselines import Ceiling
+from polyadic.evaluation.protocol import FREE_K, PRESETS, get_protocol
+from polyadic.structures.detections import Predictions
+from polyadic.structures.vocabulary import PolyadicError
 
 TASKS = ("relationship", "phrase")
 SWITCHES = [

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from evaluation_cases import LU, TWO, predictions, recall_of, scene
 
-from polyadic import PolyadicError
-from polyadic.evaluation import Evaluator, Protocol, evaluate
+from polyadic.evaluation import Evaluator, evaluate
+from polyadic.evaluation.protocol import Protocol
+from polyadic.structures.vocabulary import PolyadicError
 
 
 def test_unknown_and_repeated_images_are_refused() -> None:

@@ -8,8 +8,8 @@ from oracles import plain_iou
 from torch import Tensor
 
 from polyadic.boxes import GEOMETRY, ordered_pairs, pair_geometry
-from polyadic.config import Evidence
-from polyadic.features.evidence import EvidenceFeature, box_evidence, pair_evidence
+from polyadic.config.schema import Evidence
+from polyadic.model.features import EvidenceFeature, box_evidence, pair_evidence
 
 FRAME = torch.tensor([100.0, 50.0])
 

@@ -15,11 +15,10 @@ from shared_data import real_vrd, shared
 from torch import Tensor, nn
 
 from polyadic.boxes import box_place, ordered_pairs, pair_geometry, union_boxes
-from polyadic.config import Config, Pixels
-from polyadic.features import Backbone, PairFeatures, PairInputs, prepare_picture
-from polyadic.features.spatial import Reduction, SpatialFeature
-from polyadic.model import pool_regions, union_rows
-from polyadic.vocabulary import PolyadicError
+from polyadic.config.schema import Config, Pixels
+from polyadic.model.backbone import Backbone, prepare_picture
+from polyadic.model.features import PairFeatures, PairInputs, Reduction, SpatialFeature, pool_regions, union_rows
+from polyadic.structures.vocabulary import PolyadicError
 
 TINY = Pixels("test_byobnet", "random", strides=(8, 16), side=64, longest=80, pool=2, mask=16, spatial=5)
 
@@ -82,7 +81,7 @@ def test_many_boxes_are_pooled_as_few_are(monkeypatch: pytest.MonkeyPatch) -> No
     net, generator = Backbone(TINY), torch.Generator().manual_seed(0)
     boxes = torch.rand(11, 2, 2, generator=generator).sort(1).values.flatten(1) * 60
     whole = net(picture(), boxes, (80.0, 64.0))
-    monkeypatch.setattr("polyadic.features.backbone._REGIONS", 4)
+    monkeypatch.setattr("polyadic.model.backbone._REGIONS", 4)
     torch.testing.assert_close(net(picture(), boxes, (80.0, 64.0)), whole)
     assert whole.shape == (11, net.width)
 
@@ -372,7 +371,7 @@ def test_crops_are_seen_in_parts_as_all_at_once_and_stand_behind_the_regions(mon
     assert torch.equal(regions[:, net.width :], whole.half())
     assert torch.equal(regions[:, : net.width], net(picture(), boxes, (80.0, 64.0)).half())
     assert unions.shape == (10, net.width)
-    monkeypatch.setattr("polyadic.features.backbone._CROPS", 2)
+    monkeypatch.setattr("polyadic.model.backbone._CROPS", 2)
     torch.testing.assert_close(net.cut(picture(), boxes, (80.0, 64.0)), whole)
     assert net.cut(picture(), boxes[:0], (80.0, 64.0)).shape == (0, net.crop_width)
     assert Backbone(TINY).crop_width == 0

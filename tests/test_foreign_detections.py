@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from polyadic import Detections, PolyadicError, Vocabulary
-from polyadic.vocabulary import PolyadicWarning
+from polyadic.structures.detections import Detections
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 NAMES = Vocabulary(objects=("horse", "person", "traffic light"), predicates=("ride",))
 BOXES: list[list[float]] = [[1.5, 2, 30, 40], [-0.5, 4, 700, 9], [5, 6, 7, 8], [1, 1, 2, 2]]

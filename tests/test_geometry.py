@@ -7,11 +7,13 @@ import torch
 from oracles import probability_tensor, ranked
 from torch import Tensor
 
-from polyadic import CPTensor, Vocabulary
 from polyadic.boxes import NUMBERS, ordered_pairs, pair_numbers
-from polyadic.config import Config
-from polyadic.geometry import GeometryPrior
-from polyadic.model import PairScores, Parts, RelationModel
+from polyadic.config.schema import Config
+from polyadic.cp import CPTensor
+from polyadic.model.box_prior import GeometryPrior
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import PairScores, Parts
+from polyadic.structures.vocabulary import Vocabulary
 
 SIZES = (4, 3, 5)
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from shared_data import real_vrd, shared
 
-from polyadic.evaluation import Recalls, evaluate, get_protocol
-from polyadic.predictions import read_predictions
+from polyadic.evaluation import evaluate
+from polyadic.evaluation.protocol import Recalls, get_protocol
+from polyadic.io.records import read_predictions
 
 LU = get_protocol("lu2016")
 OFFICIAL = {

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from polyadic.boxes import ordered_pairs
-from polyadic.head import Branch, LabelHead, TripletHead
+from polyadic.model.heads import Branch, LabelHead, TripletHead
 
 BOX, PAIR, HIDDEN, SIZES = 6, 9, 7, (5, 3, 4)  # all unequal
 

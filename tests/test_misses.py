@@ -20,12 +20,15 @@ from shared_data import real_vrd, shared
 from tiny_runs import Command, call, write_tiny
 from vrd_files import TEST, write_vrd
 
-from polyadic.comparison import RELABELLED, compare
 from polyadic.datasets import load_dataset
-from polyadic.evaluation import FATES, Evaluator, Fate, MissCounter, count_misses, evaluate
-from polyadic.predictions import read_detections, read_predictions, write_detections, write_jsonl
-from polyadic.scenes import UNKNOWN, Detections, Predictions, Scene
-from polyadic.vocabulary import PolyadicError
+from polyadic.evaluation import Evaluator, evaluate
+from polyadic.evaluation.compare import RELABELLED, compare
+from polyadic.evaluation.misses import FATES, Fate, MissCounter, count_misses
+from polyadic.io.records import read_detections, read_predictions, write_detections, write_jsonl
+from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError
 
 BOXES = np.array([[0, 0, 9, 9], [20, 0, 29, 9], [40, 0, 49, 9], [0, 40, 9, 49]], float)
 

@@ -27,10 +27,12 @@ from model_cases import (
 from oracles import ranked
 
 from polyadic.boxes import ordered_pairs, pair_numbers
-from polyadic.features import PairInputs, prepare_picture
-from polyadic.model import PairScores, Parts, make_inputs
-from polyadic.scenes import Detections, Scene
-from polyadic.vocabulary import PolyadicError
+from polyadic.model.backbone import prepare_picture
+from polyadic.model.features import PairInputs, make_inputs
+from polyadic.model.scoring import PairScores, Parts
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError
 
 
 @pytest.mark.parametrize("sources", SOURCES, ids="+".join)

@@ -10,10 +10,10 @@ import torch
 from model_cases import EXPONENTS, NAMES, SOURCES, STAGES, TINY, detections, model_of, photo, same
 from safetensors.torch import save_file
 
-from polyadic import TripletPrior, Vocabulary
-from polyadic.config import Config
-from polyadic.model import RelationModel
-from polyadic.vocabulary import PolyadicError
+from polyadic.config.schema import Config
+from polyadic.model.relation_model import RelationModel
+from polyadic.prior import TripletPrior
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 
 @pytest.mark.parametrize("sources", SOURCES, ids="+".join)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyadic import PolyadicError, Vocabulary
-from polyadic.scenes import UNKNOWN
-from polyadic.scenes.naming import IGNORED, LabelMap
+from polyadic.structures.labels import IGNORED, UNKNOWN, LabelMap
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 NAMES = Vocabulary(
     objects=("person", "traffic light", "shoe", "shoes", "shelf", "monitor", "glass", "Wine-glass", "bus", "sky"),

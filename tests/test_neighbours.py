@@ -7,14 +7,15 @@ import torch
 from model_cases import ALL_BOXES, agree, detections, entries, model_of, photo
 from torch import Tensor
 
-from polyadic import neighbours
 from polyadic.boxes import NUMBERS, box_place, ordered_pairs, pair_numbers
-from polyadic.config import Config
-from polyadic.model import Parts, predicting
-from polyadic.model.inputs import pool_boxes
-from polyadic.neighbours import Neighbours
-from polyadic.scenes import open_photo
-from polyadic.vocabulary import PolyadicError
+from polyadic.config.schema import Config
+from polyadic.model import box_prior as neighbours
+from polyadic.model import scoring as predicting
+from polyadic.model.box_prior import Neighbours
+from polyadic.model.features import pool_boxes
+from polyadic.model.scoring import Parts
+from polyadic.structures.images import open_photo
+from polyadic.structures.vocabulary import PolyadicError
 
 LABELS: dict[str, Any] = {
     "head.labels": True,

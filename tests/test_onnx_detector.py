@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 from shared_data import real_vrd, shared
 
-from polyadic import PolyadicError, Vocabulary
-from polyadic.detector.onnx import OnnxDetector, decode, is_decoded, letterbox
-from polyadic.scenes import open_photo
+from polyadic.detectors.onnx import OnnxDetector, decode, is_decoded, letterbox
+from polyadic.structures.images import open_photo
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 SIZE = (96, 64)  # height, width
 CELLS = 12 * 8 + 6 * 4 + 3 * 2
@@ -101,7 +101,7 @@ def raw_of(*boxes: tuple[int, float, float, list[float]], classes: int = 3) -> n
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def make(session: FakeSession, names: Any = ("dog", "zebra", "people"), **options: Any) -> OnnxDetector:
-        monkeypatch.setattr("polyadic.detector.onnx._open", lambda path, threads: session)
+        monkeypatch.setattr("polyadic.detectors.onnx._open", lambda path, threads: session)
         return OnnxDetector(tmp_path / "x.onnx", NAMES, names, **options)
 
     return make
@@ -155,7 +155,7 @@ def test_one_location_is_kept_once_and_at_most_as_many_boxes_as_wanted(fake: Any
 
 
 def test_a_larger_photo_whose_copy_was_decoded_smaller_has_boxes_in_its_own_frame(fake: Any) -> None:
-    from polyadic.scenes import Photo
+    from polyadic.structures.images import Photo
 
     small = Photo("big.jpg", Image.new("RGB", (64, 96)), (6400.0, 9600.0))
     np.testing.assert_allclose(fake(FakeSession(SEEN))(small).boxes[1], [1200, 1600, 3600, 4800], rtol=1e-5)

@@ -11,15 +11,13 @@ import pytest
 import torch
 from model_cases import detections, model_of, photo
 
-from polyadic import PolyadicError, Relations
 from polyadic.experiments import photos
 from polyadic.experiments.photos import Item, Question, find_photos, match_detections, predict_photos
-from polyadic.model import RelationModel
-from polyadic.ranking.query import Answers
-from polyadic.scenes import Detections
-from polyadic.training import Stop
-from polyadic.training.watch import Interrupted
-from polyadic.vocabulary import PolyadicWarning
+from polyadic.model.relation_model import RelationModel
+from polyadic.progress import Interrupted, Stop
+from polyadic.ranking.relations import Answers, Relations
+from polyadic.structures.detections import Detections
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 
 def touch(folder: Path, *names: str) -> None:

@@ -14,8 +14,9 @@ import pytest
 from PIL import Image
 from PIL.Image import Transpose
 
-from polyadic import PolyadicError
-from polyadic.scenes import Photo, open_image, open_photo, pictures
+from polyadic.structures import images as pictures
+from polyadic.structures.images import Photo, open_image, open_photo
+from polyadic.structures.vocabulary import PolyadicError
 
 COLOUR = (200, 120, 40)
 # how a picture is stored that a person sees upright, by EXIF's number

@@ -15,13 +15,17 @@ from detector_cases import detector_of
 from model_cases import ALL_BOXES, EXPONENTS, NAMES, SOURCES, detections, entries, model_of, photo, same
 from PIL import Image
 
-from polyadic import PolyadicError, Relations, Vocabulary, structures
-from polyadic.detector import Detector
-from polyadic.features import PairInputs
-from polyadic.model import PairScores, Parts, RelationModel, predicting
-from polyadic.ranking.showing import named_boxes
-from polyadic.scenes import UNKNOWN, Detections, Photo
-from polyadic.vocabulary import PolyadicWarning
+from polyadic import cp as structures
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.model import scoring as predicting
+from polyadic.model.features import PairInputs
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import PairScores, Parts
+from polyadic.ranking.relations import Relations, named_boxes
+from polyadic.structures.detections import Detections
+from polyadic.structures.images import Photo
+from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 
 def close(a: Relations, b: Relations) -> None:

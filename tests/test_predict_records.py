@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from model_cases import NAMES
 
-from polyadic import PolyadicError
-from polyadic.predictions import read_jsonl
+from polyadic.io.records import read_jsonl
+from polyadic.structures.vocabulary import PolyadicError
 
 RECORD: dict[str, Any] = {
     "image": "/data/test/7.jpg",

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.io import savemat
 
-from polyadic import PolyadicError, Vocabulary
-from polyadic.predictions import from_motifs, read_detections, read_predictions, write_jsonl
-from polyadic.scenes import Detections, Predictions
+from polyadic.io.published import from_motifs
+from polyadic.io.records import read_detections, read_predictions, write_jsonl
+from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 NAMES = Vocabulary(objects=("person", "horse", "hat é"), predicates=("ride", "wear"))
 

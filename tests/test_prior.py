@@ -11,7 +11,9 @@ import torch
 from oracles import prior_tensor, probability_tensor
 from torch import Tensor
 
-from polyadic import CPTensor, PolyadicError, TripletPrior, Vocabulary
+from polyadic.cp import CPTensor
+from polyadic.prior import TripletPrior
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 SIZES = (4, 3, 5)
 ALL = torch.cartesian_prod(*(torch.arange(n) for n in SIZES))

@@ -13,11 +13,15 @@ import torch
 from model_cases import EXPONENTS, NAMES, dense, detections, grown, model_of, photo
 from torch import Tensor
 
-from polyadic import CPTensor, PolyadicError, RelationModel, Relations, TripletPrior
-from polyadic.model import ALL, Parts, predicting
-from polyadic.ranking import query
-from polyadic.ranking.origin import Block, Origin
-from polyadic.scenes import Detections
+from polyadic.cp import CPTensor
+from polyadic.model import scoring as predicting
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ALL, Parts
+from polyadic.prior import TripletPrior
+from polyadic.ranking import relations as query
+from polyadic.ranking.relations import Block, Origin, Relations
+from polyadic.structures.detections import Detections
+from polyadic.structures.vocabulary import PolyadicError
 
 PAIRS = [(s, o) for s in range(4) for o in range(4) if s != o]
 

@@ -21,10 +21,13 @@ from ranking_cases import (
 )
 from torch import Tensor
 
-from polyadic import CPTensor, Dedup, TripletPrior, rank_relations
-from polyadic.kernels import ranking as kernels
-from polyadic.ranking import tensors
-from polyadic.ranking.problem import Problem, Terms, weights_of
+from polyadic.cp import CPTensor
+from polyadic.prior import TripletPrior
+from polyadic.ranking import kernel as kernels
+from polyadic.ranking import rank_relations
+from polyadic.ranking import search as tensors
+from polyadic.ranking.dedup import Dedup
+from polyadic.ranking.search import Problem, Terms, weights_of
 
 
 @CHECKS

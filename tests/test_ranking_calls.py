@@ -16,9 +16,13 @@ from oracles import greedy
 from ranking_cases import CAPS, CHECKS, dense_scores, priors, rows, tensors_of_pairs
 from torch import Tensor
 
-from polyadic import CPTensor, Dedup, PolyadicError, TripletPrior, Vocabulary, rank_relations
-from polyadic.ranking import tensors
-from polyadic.ranking.problem import Terms
+from polyadic.cp import CPTensor
+from polyadic.prior import TripletPrior
+from polyadic.ranking import rank_relations
+from polyadic.ranking import search as tensors
+from polyadic.ranking.dedup import Dedup
+from polyadic.ranking.search import Terms
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 # Repetitions.
 

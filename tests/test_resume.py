@@ -17,8 +17,10 @@ import pytest
 import torch
 from training_cases import ALL_STAGES, Crash, Ended, Place, ask, crash, finish, keeping, log_of, same, tiny
 
-from polyadic.config import Config
-from polyadic.training import Interrupted, Stop, checkpoint, loop, train
+from polyadic.config.schema import Config
+from polyadic.progress import Interrupted, Stop
+from polyadic.training import loop, train
+from polyadic.training import run as checkpoint
 
 PLACES = {  # what the watcher hears of a run of all stages, and where a run is stopped
     "backbone 1/1, step 1",

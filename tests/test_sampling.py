@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from oracles import plain_iou
 
-from polyadic.sampling import Boxes, proposal_boxes, selection_pairs, true_boxes
-from polyadic.scenes import Detections, Scene
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Scene
+from polyadic.training.pairs import Boxes, proposal_boxes, selection_pairs, true_boxes
 
 
 def scene_of(relations: list[tuple[int, int, int]], size: tuple[float, float] = (200.0, 100.0)) -> Scene:

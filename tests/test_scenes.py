@@ -12,8 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
-from polyadic import Dataset, Detections, PolyadicError, Predictions, Scene, Vocabulary
-from polyadic.scenes import open_image
+from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.images import open_image
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 BOXES = [[0, 0, 5, 5], [1, 1, 9, 9]]
 

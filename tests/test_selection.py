@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from polyadic.selection import SelectionHead
+from polyadic.model.heads import SelectionHead
 
 
 def test_the_logit_equals_one_hidden_layer_by_hand() -> None:

@@ -17,11 +17,13 @@ from safetensors import safe_open
 from shared_data import real_vrd, shared
 from tiny_runs import Command, call
 
-from polyadic import CocoDetector, Detections, LabelMap, PolyadicError, RelationModel, Vocabulary
-from polyadic.config import DETECTOR_PRESETS
-from polyadic.scenes import UNKNOWN
-from polyadic.scenes.naming import Synonyms, read_file
-from polyadic.shipped import MODELS, coco_to_vrd, model_folder, synonyms, table_file
+from polyadic.config.detector import DETECTOR_PRESETS
+from polyadic.detectors.coco import CocoDetector
+from polyadic.model.relation_model import RelationModel
+from polyadic.pretrained import MODELS, coco_to_vrd, model_folder, synonyms, table_file
+from polyadic.structures.detections import Detections
+from polyadic.structures.labels import UNKNOWN, LabelMap, Synonyms, read_file
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 ROOT = Path(__file__).parents[1]
 COCO = [name for name in theirs.FasterRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"][1:] if name != "N/A"]
@@ -239,12 +241,12 @@ def test_a_file_is_gone_on_in_with_the_same_model_and_table_alone(
     config["ranking"]["boxes"] = 0.123
     (other / "config.json").write_text(json.dumps(config))
     with monkeypatch.context() as patch:
-        patch.setattr("polyadic.shipped.model_folder", lambda name="vrd-boxes": other)
+        patch.setattr("polyadic.pretrained.model_folder", lambda name="vrd-boxes": other)
         assert "was made by another model" in command(*words, "--resume").err
     table = here / "table.toml"
     table.write_text(table_file().read_text().replace('tv = "monitor"', 'tv = "laptop"'))
     with monkeypatch.context() as patch:
-        patch.setattr("polyadic.shipped.table_file", lambda: table)
+        patch.setattr("polyadic.pretrained.table_file", lambda: table)
         assert "was made by another model" in command(*words, "--resume").err
 
 

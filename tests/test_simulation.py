@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_data import real_vrd, shared
 
-from polyadic import PolyadicError, Vocabulary
-from polyadic.predictions import read_detections
-from polyadic.scenes import Dataset, Detections, Scene
-from polyadic.simulation import Assumptions, DetectionNoise
+from polyadic.io.records import read_detections
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+from polyadic.training.simulation import Assumptions, DetectionNoise
 
 NAMES = Vocabulary(objects=tuple("abcde"), predicates=("on",))
 C = len(NAMES.objects)
@@ -350,7 +351,7 @@ def test_frames_are_the_detections_own_then_those_given() -> None:
 def test_a_large_set_of_detections_is_kept_in_part(
     outputs: list[Detections], noise: DetectionNoise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyadic.simulation._POOL", 1000)
+    monkeypatch.setattr("polyadic.training.simulation._POOL", 1000)
     part = DetectionNoise.fit(outputs, TRAIN, assumed=ASSUMED)
     assert len(part.boxes) == len(part.labels) == len(part.weights) == 1000 < len(noise.boxes)
     labels = [np.bincount(each.labels, each.weights, minlength=C) for each in (part, noise)]

@@ -21,10 +21,9 @@ from urllib.parse import urlsplit
 import pytest
 from bad_server import H5, PAGE, Server, answer, error_of, leftovers, one, serve
 
-from polyadic import PolyadicError
-from polyadic.datasets.archives import Members
-from polyadic.datasets.sources import FILES, RemoteFile, fetch
-from polyadic.vocabulary import PolyadicWarning
+from polyadic.datasets.download import Members
+from polyadic.datasets.fetch import FILES, RemoteFile, fetch
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 
 def zipped(members: dict[str, bytes]) -> bytes:

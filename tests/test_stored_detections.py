@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from polyadic import Detections, PolyadicError, Vocabulary
-from polyadic.predictions import read_detections, write_detections
-from polyadic.vocabulary import PolyadicWarning
+from polyadic.io.records import read_detections, write_detections
+from polyadic.structures.detections import Detections
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 NAMES = Vocabulary(objects=("person", "horse", "hat é", "sky"), predicates=("ride", "wear"))
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from polyadic import PolyadicError, Relations, Vocabulary
+from polyadic.ranking.relations import Relations
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 NAMES = Vocabulary(objects=("person", "horse"), predicates=("ride", "on", "next to"))
 

@@ -14,13 +14,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyadic import Dataset, PolyadicError, Scene, load_dataset
 from polyadic.cli import main
-from polyadic.datasets.toy import VOCABULARY, World, selected, truth, write
-from polyadic.datasets.toy.annotator import TWO, WEIGHTS, all_pairs, annotate, expected_rows, holds, picked
+from polyadic.datasets import load_dataset
+from polyadic.datasets.toy.annotator import (
+    TWO,
+    WEIGHTS,
+    all_pairs,
+    annotate,
+    expected_rows,
+    holds,
+    picked,
+    selected,
+    truth,
+)
 from polyadic.datasets.toy.drawing import Thing, draw, stencil
-from polyadic.datasets.toy.layout import SEEN, pick, size_of
-from polyadic.datasets.toy.themes import APPEARANCES, CLASS, INDEX, PREDICATES, THEMES, tint_posterior
+from polyadic.datasets.toy.layout import (
+    APPEARANCES,
+    CLASS,
+    INDEX,
+    PREDICATES,
+    SEEN,
+    THEMES,
+    VOCABULARY,
+    pick,
+    size_of,
+    tint_posterior,
+)
+from polyadic.datasets.toy.world import World, write
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,19 @@ from model_cases import true_detections
 from torch import Tensor
 from training_cases import ALL_STAGES, STAGES, Ended, Place, detect, finish, log_of, same, tiny, write_detections
 
-from polyadic.cache import FeatureCache
-from polyadic.config import Config
-from polyadic.datasets.toy import World
-from polyadic.features import Backbone
-from polyadic.model import Parts, RelationModel
-from polyadic.scenes import Detections, Scene
-from polyadic.training import Silent, Stop, loop, stages
-from polyadic.training.data import load_training
+from polyadic.config.schema import Config
+from polyadic.datasets.toy.world import World
+from polyadic.model.backbone import Backbone
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import Parts
+from polyadic.progress import Silent, Stop
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicWarning
+from polyadic.training import loop, stages
+from polyadic.training.examples import load_training
+from polyadic.training.region_cache import FeatureCache
 from polyadic.training.trainer import Trainer
-from polyadic.vocabulary import PolyadicWarning
 
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads
 

@@ -18,14 +18,17 @@ import torch
 from safetensors.torch import load_file
 from training_cases import Ended, Place, ask, detect, finish, log_of, same, tiny, write_detections
 
-from polyadic.cache import FeatureCache, in_bytes
-from polyadic.config import Config
-from polyadic.datasets.toy import World, write
-from polyadic.model import RelationModel
-from polyadic.scenes import Dataset
-from polyadic.training import Interrupted, Stop, data, pick_device, run_config, train
-from polyadic.training.record import Record
-from polyadic.vocabulary import PolyadicError
+from polyadic.config.schema import Config
+from polyadic.datasets.toy.world import World, write
+from polyadic.model.relation_model import RelationModel
+from polyadic.progress import Interrupted, Stop
+from polyadic.structures.scenes import Dataset
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import examples as data
+from polyadic.training import run_config, train
+from polyadic.training.region_cache import FeatureCache, in_bytes
+from polyadic.training.run import Record
+from polyadic.training.trainer import pick_device
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads
@@ -386,7 +389,7 @@ def test_without_held_out_relations_the_last_epoch_is_kept(tmp_path: Path, held_
 
 
 def test_a_second_process_is_kept_out_of_a_run(tmp_path: Path) -> None:
-    from polyadic.training.lock import only_one
+    from polyadic.training.run import only_one
 
     with (
         only_one(tmp_path),
@@ -401,7 +404,7 @@ def test_a_second_process_is_kept_out_of_a_run(tmp_path: Path) -> None:
 def test_ctrl_c_waits_until_a_checkpoint_is_written() -> None:
     import signal
 
-    from polyadic.training.watch import Stop, undisturbed
+    from polyadic.progress import Stop, undisturbed
 
     stop, asked = Stop(), []
     with stop.on_interrupt():
@@ -418,7 +421,7 @@ def test_ctrl_c_waits_until_a_checkpoint_is_written() -> None:
 def test_a_system_that_asks_to_end_is_heard_as_ctrl_c_is(name: str) -> None:
     import signal
 
-    from polyadic.training.watch import Stop
+    from polyadic.progress import Stop
 
     stop, before = Stop(), signal.getsignal(getattr(signal, name))
     with stop.on_interrupt():

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from training_cases import finish, log_of, same, tiny
 
-from polyadic.config import Stage
-from polyadic.training import Silent, Stop, loop
-from polyadic.training.checkpoint import Position
+from polyadic.config.schema import Stage
+from polyadic.progress import Silent, Stop
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import loop
 from polyadic.training.loading import load_batches
-from polyadic.training.record import Record
-from polyadic.vocabulary import PolyadicError
+from polyadic.training.run import Position, Record
 
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads
 
@@ -223,7 +223,7 @@ class _Many(torch.utils.data.Dataset[Any]):
 
 
 def test_of_equal_scores_the_smaller_loss_is_the_better(tmp_path: Path) -> None:
-    from polyadic.training.checkpoint import Position as At
+    from polyadic.training.run import Position as At
 
     numbers = iter([{"score": 1.0, "loss": 3.0}, {"score": 1.0, "loss": 2.0}, {"score": 1.0, "loss": 2.5}])
     position = At(stage="line")

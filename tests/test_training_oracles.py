@@ -23,18 +23,20 @@ from torch import Tensor, nn
 from training_cases import ALL_STAGES, Ended, detect, finish, same, tiny, write_detections
 
 from polyadic.boxes import box_place, ordered_pairs, pair_numbers
-from polyadic.config import Config, Stage
+from polyadic.config.schema import Config, Stage
 from polyadic.cp import CPTensor
-from polyadic.datasets.toy import World, write
-from polyadic.experiments import ablation, ablation_scores, evaluating, open_run
-from polyadic.features import Backbone, prepare_picture
-from polyadic.features.spatial import Reduction
-from polyadic.model import RelationModel
-from polyadic.scenes import Dataset, Predictions, Scene
-from polyadic.simulation import DetectionNoise
-from polyadic.training import Silent, Stop, stages
-from polyadic.training.data import load_training
-from polyadic.training.examples import BoxSource, Example
+from polyadic.datasets.toy.world import World, write
+from polyadic.experiments import ablation, ablation_scores, evaluating
+from polyadic.experiments.runs import open_run
+from polyadic.model.backbone import Backbone, prepare_picture
+from polyadic.model.features import Reduction
+from polyadic.model.relation_model import RelationModel
+from polyadic.progress import Silent, Stop
+from polyadic.structures.detections import Predictions
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.training import stages
+from polyadic.training.examples import BoxSource, Example, load_training
+from polyadic.training.simulation import DetectionNoise
 from polyadic.training.trainer import Trainer
 
 EVIDENCE: dict[str, Any] = {"sources": ("evidence",)}

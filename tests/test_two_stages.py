@@ -18,22 +18,29 @@ from model_cases import same as same_relations
 from tiny_runs import Command
 from training_cases import Place, ask, same, tiny
 
-from polyadic.comparison import Comparison
-from polyadic.config import DETECTOR_PRESETS, PRESETS, Config
-from polyadic.datasets.toy import VOCABULARY, World
-from polyadic.detector import Detector
-from polyadic.evaluation import Recall, get_protocol
-from polyadic.experiments import evaluate_run, open_run
+from polyadic.config.detector import DETECTOR_PRESETS
+from polyadic.config.presets import PRESETS
+from polyadic.config.schema import Config
+from polyadic.datasets.toy.layout import VOCABULARY
+from polyadic.datasets.toy.world import World
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.evaluation.compare import Comparison
+from polyadic.evaluation.protocol import Recall, get_protocol
+from polyadic.experiments.evaluating import evaluate_run
 from polyadic.experiments.hits import hits_of
+from polyadic.experiments.runs import open_run
 from polyadic.experiments.table1 import COLUMNS, PAPER, table1
-from polyadic.model import RelationModel
-from polyadic.predictions import write_detections
-from polyadic.scenes import Detections, Predictions, Scene
-from polyadic.training import Interrupted, Stop, proposing, train
+from polyadic.io.records import write_detections
+from polyadic.model.relation_model import RelationModel
+from polyadic.progress import Interrupted, Stop
+from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import proposals as proposing
+from polyadic.training import train
 from polyadic.training.detector import train_detector
 from polyadic.training.examples import BoxSource
-from polyadic.training.validation import score_scenes
-from polyadic.vocabulary import PolyadicError
+from polyadic.training.stages import score_scenes
 
 STAGE: dict[str, Any] = {"proposals.epochs": 1, "proposals.optimiser": "adamw", "proposals.rate": 3e-3}
 WORLD: dict[str, Any] = {"world.train": 24, "world.test": 6}

@@ -11,8 +11,8 @@ from vg_files import FIELDS, OBJECTS, PREDICATES, h5_values, image_data, write_v
 
 from polyadic.datasets import load_dataset, vg150
 from polyadic.datasets.reading import Report
-from polyadic.scenes import Dataset, Scene
-from polyadic.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 
 def read(root: Path, split: str = "train") -> tuple[Dataset, Report]:

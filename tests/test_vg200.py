@@ -12,7 +12,7 @@ from vg_files import VG200, h5_values, write_vg200
 
 from polyadic.datasets import load_dataset, vg200
 from polyadic.datasets.reading import Report
-from polyadic.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 
 def with_image(*tables: Any) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from PIL import Image
 from shared_data import real_vrd
 from vrd_files import RIDER, TRAIN, relation, write_vrd
 
-from polyadic import PolyadicError
 from polyadic.datasets import SPLITS, load_dataset
-from polyadic.datasets.stats import statistics, zero_shot
-from polyadic.vocabulary import PolyadicWarning
+from polyadic.datasets.check import statistics, zero_shot
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 
 def test_boxes_classes_and_relations_are_those_of_the_file(tmp_path: Path) -> None:

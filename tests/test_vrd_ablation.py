@@ -13,16 +13,17 @@ from tiny_runs import Command
 from training_cases import tiny
 from vrd_files import many_vrd, pictured_vrd
 
-from polyadic.config import PRESETS
-from polyadic.evaluation import Evaluator, get_protocol
-from polyadic.experiments import open_run, predict_split
+from polyadic.config.presets import PRESETS
+from polyadic.evaluation import Evaluator
+from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.ablation import Ablation
 from polyadic.experiments.ablation_scores import ALL, TEMPERED
+from polyadic.experiments.predicting import predict_split
+from polyadic.experiments.runs import open_run
 from polyadic.experiments.table4 import read_rows, to_csv
 from polyadic.experiments.vrd_ablation import OURS
-from polyadic.model import Parts
-from polyadic.training.data import load_training
-from polyadic.training.examples import BoxSource
+from polyadic.model.scoring import Parts
+from polyadic.training.examples import BoxSource, load_training
 
 KINDS = ("model", "model" + ALL)
 TASKS = ("phrase-classification", "predicate-classification")

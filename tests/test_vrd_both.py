@@ -14,13 +14,14 @@ from tiny_runs import Command
 from training_cases import tiny
 from vrd_files import many_vrd, pictured_vrd
 
-from polyadic.config import PRESETS
+from polyadic.config.presets import PRESETS
 from polyadic.datasets import load_dataset
-from polyadic.evaluation import get_protocol
-from polyadic.experiments import evaluate_run, open_run
-from polyadic.predictions import read_detections, write_detections
-from polyadic.scenes import Detections
-from polyadic.training.data import load_training
+from polyadic.evaluation.protocol import get_protocol
+from polyadic.experiments.evaluating import evaluate_run
+from polyadic.experiments.runs import open_run
+from polyadic.io.records import read_detections, write_detections
+from polyadic.structures.detections import Detections
+from polyadic.training.examples import load_training
 
 SMALL: dict[str, Any] = {
     "sources": ("evidence",),

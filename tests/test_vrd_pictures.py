@@ -16,16 +16,17 @@ from PIL import Image
 from tiny_runs import Command, call, write_tiny
 from vrd_files import HAT, HORSE, RIDER, relation, write_vrd
 
-from polyadic.draw import plan_column, plan_list, render_png
-from polyadic.draw.colours import HIT
-from polyadic.draw.shapes import Line, Photo, Rectangle, Text
-from polyadic.experiments import open_run
+from polyadic.draw import plan_column, plan_list
+from polyadic.draw.render import render_png
+from polyadic.draw.shapes import HIT, Line, Photo, Rectangle, Text
 from polyadic.experiments.hits import as_predictions
+from polyadic.experiments.runs import open_run
 from polyadic.experiments.vrd_pictures import LU, SHOWN, TRUTHS, choose_scenes, draw_pictures
-from polyadic.model import ALL, Parts
-from polyadic.predictions import write_detections
-from polyadic.scenes import Detections, Scene
-from polyadic.vocabulary import PolyadicError
+from polyadic.io.records import write_detections
+from polyadic.model.scoring import ALL, Parts
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError
 
 # --- which photos
 

@@ -16,15 +16,17 @@ from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
 from polyadic.boxes import ordered_pairs, pair_geometry
 from polyadic.cp import CPTensor
-from polyadic.datasets.toy import VOCABULARY, World, selected, truth
-from polyadic.datasets.toy.themes import INDEX
-from polyadic.evaluation import Evaluator, get_protocol
-from polyadic.head import TripletHead
+from polyadic.datasets.toy.annotator import selected, truth
+from polyadic.datasets.toy.layout import INDEX, VOCABULARY
+from polyadic.datasets.toy.world import World
+from polyadic.evaluation import Evaluator
+from polyadic.evaluation.protocol import get_protocol
+from polyadic.model.heads import SelectionHead, TripletHead
 from polyadic.prior import TripletPrior
 from polyadic.ranking import rank_relations
-from polyadic.sampling import selection_pairs, true_boxes
-from polyadic.scenes import Predictions, Scene
-from polyadic.selection import SelectionHead
+from polyadic.structures.detections import Predictions
+from polyadic.structures.scenes import Scene
+from polyadic.training.pairs import selection_pairs, true_boxes
 
 BOX, PAIR = 14, 24 + 2 * 14
 

@@ -15,12 +15,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyadic.config import Cache, Config, Data, Evidence, Geometry, Head, Pixels, Selection, Stage, World
-from polyadic.datasets.toy import VOCABULARY
-from polyadic.predictions import write_jsonl
-from polyadic.scenes import Detections, Predictions, Scene
-from polyadic.training import Stop, Watcher, checkpoint, train
-from polyadic.training.checkpoint import Position
+from polyadic.config.schema import Cache, Config, Data, Evidence, Geometry, Head, Pixels, Selection, Stage, World
+from polyadic.datasets.toy.layout import VOCABULARY
+from polyadic.io.records import write_jsonl
+from polyadic.progress import Stop, Watcher
+from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.scenes import Scene
+from polyadic.training import run as checkpoint
+from polyadic.training import train
+from polyadic.training.run import Position
 
 _STAGE = Stage(epochs=2, images=8, optimiser="adamw", rate=3e-3, decay=0.01, schedule="one-cycle")
 _PIXELS = Pixels(

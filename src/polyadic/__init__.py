@@ -20,57 +20,61 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from polyadic.boxes import box_iou
-    from polyadic.config import Config, load_config
-    from polyadic.cp import CPTensor, Mixture
+    from polyadic.config.files import load_config
+    from polyadic.config.schema import Config
+    from polyadic.cp import CPTensor, Mixture, SparsePrior
     from polyadic.datasets import load_dataset
-    from polyadic.detector import Detector
-    from polyadic.detector.coco import CocoDetector
-    from polyadic.detector.onnx import OnnxDetector
-    from polyadic.evaluation import Protocol, evaluate, get_protocol
-    from polyadic.model import RelationModel
-    from polyadic.predictions import read_detections, read_predictions, write_detections, write_jsonl
+    from polyadic.detectors.coco import CocoDetector
+    from polyadic.detectors.faster_rcnn import Detector
+    from polyadic.detectors.onnx import OnnxDetector
+    from polyadic.evaluation import evaluate
+    from polyadic.evaluation.protocol import Protocol, get_protocol
+    from polyadic.io.records import read_detections, read_predictions, write_detections, write_jsonl
+    from polyadic.model.relation_model import RelationModel
     from polyadic.prior import TripletPrior
-    from polyadic.ranking import Dedup, Relation, Relations, rank_relations
-    from polyadic.scenes import Dataset, Detections, Predictions, Scene
-    from polyadic.scenes.naming import LabelMap
-    from polyadic.structures import SparsePrior
+    from polyadic.ranking import rank_relations
+    from polyadic.ranking.dedup import Dedup
+    from polyadic.ranking.relations import Relation, Relations
+    from polyadic.structures.detections import Detections, Predictions
+    from polyadic.structures.labels import LabelMap
+    from polyadic.structures.scenes import Dataset, Scene
+    from polyadic.structures.vocabulary import PolyadicError, Vocabulary
     from polyadic.training import train
-    from polyadic.vocabulary import PolyadicError, Vocabulary
 
 __version__ = "0.1.0"
 
 _HOME = {
     "CPTensor": "cp",
-    "CocoDetector": "detector.coco",
-    "Config": "config",
-    "Dataset": "scenes",
-    "Dedup": "ranking",
-    "Detections": "scenes",
-    "Detector": "detector",
-    "LabelMap": "scenes.naming",
+    "CocoDetector": "detectors.coco",
+    "Config": "config.schema",
+    "Dataset": "structures.scenes",
+    "Dedup": "ranking.dedup",
+    "Detections": "structures.detections",
+    "Detector": "detectors.faster_rcnn",
+    "LabelMap": "structures.labels",
     "Mixture": "cp",
-    "OnnxDetector": "detector.onnx",
-    "PolyadicError": "vocabulary",
-    "Predictions": "scenes",
-    "Protocol": "evaluation",
-    "Relation": "ranking",
-    "RelationModel": "model",
-    "Relations": "ranking",
-    "Scene": "scenes",
-    "SparsePrior": "structures",
+    "OnnxDetector": "detectors.onnx",
+    "PolyadicError": "structures.vocabulary",
+    "Predictions": "structures.detections",
+    "Protocol": "evaluation.protocol",
+    "Relation": "ranking.relations",
+    "RelationModel": "model.relation_model",
+    "Relations": "ranking.relations",
+    "Scene": "structures.scenes",
+    "SparsePrior": "cp",
     "TripletPrior": "prior",
-    "Vocabulary": "vocabulary",
+    "Vocabulary": "structures.vocabulary",
     "box_iou": "boxes",
     "evaluate": "evaluation",
-    "get_protocol": "evaluation",
-    "load_config": "config",
+    "get_protocol": "evaluation.protocol",
+    "load_config": "config.files",
     "load_dataset": "datasets",
     "rank_relations": "ranking",
-    "read_detections": "predictions",
-    "read_predictions": "predictions",
+    "read_detections": "io.records",
+    "read_predictions": "io.records",
     "train": "training",
-    "write_detections": "predictions",
-    "write_jsonl": "predictions",
+    "write_detections": "io.records",
+    "write_jsonl": "io.records",
 }
 
 __all__ = [

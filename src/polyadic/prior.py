@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from polyadic.cp import CPTensor
-from polyadic.structures import require_tensor
-from polyadic.vocabulary import PolyadicError, Vocabulary
+from polyadic.cp import CPTensor, require_tensor
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 _FORMAT = "polyadic.TripletPrior/1"
 _CHUNK = 1 << 24  # numbers of [B, R, M] held at once by log_normaliser

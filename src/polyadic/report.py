@@ -24,14 +24,15 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from polyadic.comparison import Comparison, without_k
 from polyadic.datasets.check import Check
-from polyadic.evaluation import FATES, Misses, Protocol
+from polyadic.evaluation.compare import Comparison, without_k
+from polyadic.evaluation.misses import FATES, Misses
+from polyadic.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:  # both load torch
-    from polyadic.experiments import Ablation
+    from polyadic.experiments.ablation import Ablation
     from polyadic.experiments.boxes_table import BoxesTable
-    from polyadic.training import Watcher
+    from polyadic.progress import Watcher
 
 _FEW = 5
 

@@ -14,7 +14,7 @@ import typer
 import polyadic
 from polyadic.cli import ablate, config, data, demo, detect, evaluate, predict, reproduce, train
 from polyadic.cli.flags import ANY
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 app = typer.Typer(
     name="polyadic",

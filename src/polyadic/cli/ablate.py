@@ -9,7 +9,7 @@ import typer
 
 from polyadic.cli.flags import split_words, with_fields
 from polyadic.cli.train import DataRoot, Words, stopped
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 OWN = ("data", "out", "ranks", "seeds", "csv", "help")
 
@@ -23,7 +23,7 @@ def command(
     csv: Annotated[Path | None, typer.Option("--csv", help="Where the rows go. Default: ablation.csv in DIR.")] = None,
 ) -> None:
     """The paper's Table 4 on any dataset. Ranks are trained with several seeds, P(X_sel) and prior added."""
-    from polyadic.config import load_config
+    from polyadic.config.files import load_config
 
     name, fields = split_words(words or [])
     if name is None:
@@ -34,12 +34,11 @@ def command(
     if data is not None:
         config = config.change(**{"data.root": str(data.expanduser().resolve())})
 
-    from polyadic.experiments import ablate
-    from polyadic.experiments.ablation import RANKS
+    from polyadic.experiments.ablation import RANKS, ablate
     from polyadic.experiments.ablation_scores import MODEL
     from polyadic.experiments.table4 import check_file, write
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import ablation_table, watching
-    from polyadic.training import Interrupted, Stop
 
     path = (csv or out / "ablation.csv").expanduser()
     numbers = range(config.seed, config.seed + seeds)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
-    from polyadic.model import RelationModel
-    from polyadic.scenes.detections import Choice, Own
+    from polyadic.model.relation_model import RelationModel
+    from polyadic.structures.labels import Choice, Own
 
 
 def part(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     """RUN, if the first word is a folder that holds a model, and PATHS."""
-    from polyadic.storing import is_model
+    from polyadic.files import is_model
 
     if words and is_model(Path(words[0]).expanduser()):
         return Path(words[0]), list(words[1:])
@@ -54,14 +54,14 @@ def load_model(run: Path | None, device: str, threads: int) -> RelationModel:
     """A run's, or the one that comes with the package."""
     import torch
 
-    from polyadic.model import RelationModel
-    from polyadic.training import pick_device
+    from polyadic.model.relation_model import RelationModel
+    from polyadic.training.trainer import pick_device
 
     if threads:
         torch.set_num_threads(threads)
     if run is not None:
         return RelationModel.load(run, pick_device(device))
-    from polyadic.shipped import MODELS
+    from polyadic.pretrained import MODELS
 
     name = next(iter(MODELS))
     typer.echo(f"the model that comes with polyadic: {MODELS[name]} ({name})", err=True)
@@ -70,25 +70,25 @@ def load_model(run: Path | None, device: str, threads: int) -> RelationModel:
 
 def set_detector(model: RelationModel, word: str, names: Path | None, mapping: Own, unknown: Choice) -> None:
     """By the name of one of torchvision's, or by file or folder."""
-    from polyadic.detector.coco import NETWORKS
+    from polyadic.detectors.coco import NETWORKS
 
     if word in NETWORKS:
         _set_coco(model, word, mapping, unknown)
     elif Path(word).suffix.lower() == ".onnx":
-        from polyadic.detector.onnx import OnnxDetector
+        from polyadic.detectors.onnx import OnnxDetector
 
         found = OnnxDetector(word, model.vocabulary, names=names, mapping=mapping, unknown=unknown)
         typer.echo(found.label_map.report(), err=True)
         model.detector = found
     else:
-        from polyadic.detector import Detector
+        from polyadic.detectors.faster_rcnn import Detector
 
         model.detector = Detector.load(Path(word).expanduser(), model.device, model.vocabulary)
 
 
 def _set_coco(model: RelationModel, network: str, mapping: Own, unknown: Choice) -> None:
-    from polyadic.detector.coco import CocoDetector, weights_file
-    from polyadic.detector.weights import pretrained
+    from polyadic.detectors.coco import CocoDetector, weights_file
+    from polyadic.detectors.weights import pretrained
 
     typer.echo(f"the detector: torchvision's Faster R-CNN, trained on COCO ({network})", err=True)
     if not weights_file(network).exists():
@@ -107,8 +107,8 @@ def fingerprint(
     """Of all that a record depends on but its photo: SHA-256 of files' bytes, and of the options."""
     import hashlib
 
-    from polyadic.detector.coco import NETWORKS, weights_file
-    from polyadic.shipped import model_folder
+    from polyadic.detectors.coco import NETWORKS, weights_file
+    from polyadic.pretrained import model_folder
 
     found = None
     if detector is not None:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from polyadic.config import Config
+    from polyadic.config.schema import Config
 
 
 def command(
     source: Annotated[str | None, typer.Argument(metavar="[PRESET|FILE]", help="Default: list the presets.")] = None,
 ) -> None:
     """Print a config as TOML with comments. Kept as a file and changed, it is a CONFIG of one's own."""
-    from polyadic.config import PRESETS, load_config
+    from polyadic.config.files import load_config
+    from polyadic.config.presets import PRESETS
 
     if source is not None:
         typer.echo(load_config(source).to_toml())

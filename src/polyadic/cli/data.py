@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 app = typer.Typer(help="Get, check, count and convert datasets.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -67,7 +67,7 @@ def stats(
 ) -> None:
     """Count a dataset: sizes, class balance, pairs with several predicates, zero-shot share, boxes per image."""
     from polyadic.datasets import load_dataset
-    from polyadic.datasets.stats import statistics, zero_shot
+    from polyadic.datasets.check import statistics, zero_shot
     from polyadic.report import stats_table
 
     loaded = {each: load_dataset(name, root, each) for each in split or ["train", "test"]}
@@ -93,7 +93,7 @@ def convert(
 ) -> None:
     """Between VRD, VG150 or VG200 and COCO + rel_annotations, without loss. Pictures stay where they are."""
     from polyadic.datasets import folder_of
-    from polyadic.datasets.convert import convert as run
+    from polyadic.datasets.check import convert as run
 
     for path in run(name, folder_of(name, root), to, out, link_images=link_images):
         typer.echo(str(path))
@@ -108,7 +108,7 @@ def fetch(
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds without a byte before the next try.")] = 30.0,
 ) -> None:
     """Download a dataset: mirrors in turn, resumed after an interruption, checked before it gets its name."""
-    from polyadic.datasets.sources import fetch as run
+    from polyadic.datasets.fetch import fetch as run
     from polyadic.report import downloads
 
     with downloads() as move:
@@ -127,7 +127,7 @@ def draw(
     seed: Annotated[int, typer.Option("--seed", help="Another seed draws other scenes of the same world.")] = 0,
 ) -> None:
     """Write the drawn world (toy) to disk as own data: PNG pictures, COCO + rel_annotations."""
-    from polyadic.datasets.toy import World, write
+    from polyadic.datasets.toy.world import World, write
     from polyadic.report import progress
 
     world = World(train, test, seed)

@@ -16,8 +16,8 @@ def command(
     from polyadic.cli.train import stopped
     from polyadic.experiments import demo
     from polyadic.experiments.table4 import write
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import ablation_table, watching
-    from polyadic.training import Interrupted, Stop
 
     start = time.monotonic()
     typer.echo(

@@ -11,7 +11,7 @@ import typer
 
 from polyadic.cli.flags import ANY, split_words, with_fields
 from polyadic.cli.train import DataRoot, aside, stopped
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 app = typer.Typer(
     help="The first stage: a detector's boxes. Train one, and write a split's proposals.", no_args_is_help=True
@@ -44,7 +44,7 @@ def train(
     ] = False,
 ) -> None:
     """Train a Faster R-CNN. Ctrl-C loses nothing. Any field: --training.rate 1e-3 --weights random --seed 1."""
-    from polyadic.config import load_detector_config
+    from polyadic.config.files import load_detector_config
 
     given, fields = split_words(words or [])
     if given is not None and preset is not None:
@@ -68,8 +68,8 @@ def train(
         config = config.change(**{"data.root": str(Path(root).expanduser().resolve())})
 
     from polyadic.experiments.runs import best_of
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import watching
-    from polyadic.training import Interrupted, Stop
     from polyadic.training.detector import train_detector
 
     start = time.monotonic()
@@ -98,8 +98,8 @@ def run(
 ) -> None:
     """Write the boxes of all images of a split, and tell how good they are."""
     from polyadic.experiments.proposals import MOST, detect_split
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import watching
-    from polyadic.training import Interrupted, Stop
 
     with watching() as watcher, Stop().on_interrupt() as stop:
         try:
@@ -121,7 +121,8 @@ def config(
     source: Annotated[str | None, typer.Argument(metavar="[PRESET|FILE]", help="Default: list the presets.")] = None,
 ) -> None:
     """Print a config as TOML with comments. Kept as a file and changed, it is a CONFIG of one's own."""
-    from polyadic.config import DETECTOR_PRESETS, load_detector_config
+    from polyadic.config.detector import DETECTOR_PRESETS
+    from polyadic.config.files import load_detector_config
 
     if source is not None:
         typer.echo(load_detector_config(source).to_toml())

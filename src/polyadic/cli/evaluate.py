@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from polyadic.comparison import Comparison
-    from polyadic.evaluation import Protocol
-    from polyadic.scenes import Dataset, Detections, Predictions
-    from polyadic.vocabulary import Vocabulary
+    from polyadic.evaluation.compare import Comparison
+    from polyadic.evaluation.protocol import Protocol
+    from polyadic.structures.detections import Detections, Predictions
+    from polyadic.structures.scenes import Dataset
+    from polyadic.structures.vocabulary import Vocabulary
 
 
 def command(
@@ -85,8 +86,8 @@ def command(
     as_csv: Annotated[bool, typer.Option("--csv", help="One line per number, for a results file.")] = False,
 ) -> None:
     """Score predictions, or a run, under named protocols. Some options take several values: --k 1 10 free."""
-    from polyadic.evaluation import get_protocol
-    from polyadic.vocabulary import PolyadicError
+    from polyadic.evaluation.protocol import get_protocol
+    from polyadic.structures.vocabulary import PolyadicError
 
     switches: dict[str, Any] = {"match": match, "aggregate": aggregate, "k_unit": k_unit, "tie": tie}
     switches |= {"no_prediction": no_prediction, "iou_offset": iou_offset}
@@ -148,9 +149,9 @@ def _evaluate_file(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    from polyadic.comparison import compare
     from polyadic.datasets import load_dataset
-    from polyadic.vocabulary import PolyadicError
+    from polyadic.evaluation.compare import compare
+    from polyadic.structures.vocabulary import PolyadicError
 
     data = load_dataset(dataset, root, split)
     notes: list[str] = []
@@ -211,7 +212,7 @@ def _show(
 
 
 def _number(word: str) -> int | None:
-    from polyadic.vocabulary import PolyadicError
+    from polyadic.structures.vocabulary import PolyadicError
 
     if word == "any":
         return None
@@ -223,7 +224,7 @@ def _number(word: str) -> int | None:
 def _free_k(base: Protocol, dataset: str, root: Path | None, split: str, file: Path | None) -> tuple[int | None, int]:
     from polyadic.datasets import load_dataset
     from polyadic.evaluation import choose_k
-    from polyadic.vocabulary import PolyadicError
+    from polyadic.structures.vocabulary import PolyadicError
 
     if split in ("validation", "train") or file is None:
         raise PolyadicError(f"--k free: k is chosen on the validation split, so it cannot be scored on {split}")
@@ -235,9 +236,9 @@ def _free_k(base: Protocol, dataset: str, root: Path | None, split: str, file: P
 
 def _stream(path: Path, data: Dataset) -> Iterator[Predictions]:
     """A file's predictions with a progress bar; an image outside the split is named with its file."""
-    from polyadic.predictions import read_predictions
+    from polyadic.io.records import read_predictions
     from polyadic.report import progress
-    from polyadic.vocabulary import PolyadicError
+    from polyadic.structures.vocabulary import PolyadicError
 
     names = [scene.name for scene in data]
     known = set(names)
@@ -263,7 +264,7 @@ def _alike(name: str, names: list[str]) -> str:
 
 def _detections(predictions: Path, path: Path | None, vocabulary: Vocabulary) -> dict[str, Detections] | None:
     """The detector's boxes, if a file says them; Lu's predictions have theirs beside them."""
-    from polyadic.predictions import read_detections
+    from polyadic.io.records import read_detections
 
     if path is None and predictions.suffix == ".mat":
         beside = predictions.with_name("objectDetRCNN.mat")

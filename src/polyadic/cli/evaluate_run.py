@@ -8,11 +8,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
-    from polyadic.evaluation import Protocol
-    from polyadic.experiments import RunScores
+    from polyadic.evaluation.protocol import Protocol
+    from polyadic.experiments.evaluating import RunScores
 
 PARTS = ("prior", "selected", "geometry", "relabel", "dedup")
 
@@ -31,12 +31,12 @@ def scores_of(
     misses: bool,
 ) -> RunScores:
     """Open the run, predict, score; with a bar, and stopped by Ctrl-C between two images."""
-    from polyadic.comparison import PREDICTIONS
-    from polyadic.experiments import evaluate_run, open_run
-    from polyadic.experiments.evaluating import detections_of
-    from polyadic.model import Parts
+    from polyadic.evaluation.compare import PREDICTIONS
+    from polyadic.experiments.evaluating import detections_of, evaluate_run
+    from polyadic.experiments.runs import open_run
+    from polyadic.model.scoring import Parts
+    from polyadic.progress import Stop
     from polyadic.report import watching
-    from polyadic.training import Stop
 
     for word in without:
         if word not in PARTS:

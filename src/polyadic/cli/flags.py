@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from polyadic.config.settings import C
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 ANY = {"allow_extra_args": True, "ignore_unknown_options": True}  # typer leaves unknown options to us
 
@@ -37,7 +37,8 @@ def split_words(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
 
 def with_fields(config: C, fields: dict[str, str], own: Sequence[str]) -> C:
     """The config with these fields; an unknown one is refused with the nearest of all options, `own` included."""
-    from polyadic.config import keys, parse_value
+    from polyadic.config.checks import keys
+    from polyadic.config.merging import parse_value
 
     known = keys(config)
     values = {}

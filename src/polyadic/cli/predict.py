@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
     from polyadic.experiments.photos import Item, Question, Result
-    from polyadic.model import RelationModel
-    from polyadic.scenes.detections import Choice, Own
+    from polyadic.model.relation_model import RelationModel
+    from polyadic.structures.labels import Choice, Own
 
 
 def command(
@@ -75,9 +75,9 @@ def command(
     from polyadic.cli.choosing import choose_photos, fingerprint, load_model, part, set_detector
     from polyadic.experiments.photo_log import PhotoLog, draw, picture_targets
     from polyadic.experiments.photos import Question, predict_photos
+    from polyadic.pretrained import synonyms, table_file
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import watching
-    from polyadic.shipped import synonyms, table_file
-    from polyadic.training import Interrupted, Stop
 
     if detector is not None and detections is not None:
         raise PolyadicError("--detector finds boxes and --detections has them: give one of them")
@@ -175,8 +175,8 @@ def _items(
 ) -> list[Item]:
     """What is to be done: photos, with their boxes where those are given, or all images that boxes are given of."""
     from polyadic.experiments.photos import Item, match_detections
-    from polyadic.predictions import read_detections
-    from polyadic.scenes.naming import Synonyms
+    from polyadic.io.records import read_detections
+    from polyadic.structures.labels import Synonyms
 
     if detections is None:
         return [Item(str(path), path) for path in photos]

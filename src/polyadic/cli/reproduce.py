@@ -24,8 +24,8 @@ def toy_two_stages(
     """A detector and a relation model from scratch on drawn scenes, in the columns of the paper's Table 1; minutes."""
     from polyadic.cli.train import stopped
     from polyadic.experiments.two_stages import PICTURES, RELATIONS, two_stages, write
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import table1_table, watching
-    from polyadic.training import Interrupted, Stop
 
     with watching() as watcher, Stop().on_interrupt() as stop:
         try:
@@ -54,11 +54,11 @@ def vrd_pictures(
 ) -> None:
     """Test photos with proposals and the best triplets, hits green and ticked, with and without the prior."""
     from polyadic.cli.train import stopped
-    from polyadic.experiments import open_run
     from polyadic.experiments.evaluating import detections_of
+    from polyadic.experiments.runs import open_run
     from polyadic.experiments.vrd_pictures import draw_pictures
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import watching
-    from polyadic.training import Interrupted, Stop
 
     opened = open_run(run, root=data)
     boxes = detections_of(detections, opened)
@@ -130,11 +130,11 @@ def _boxes(
     csv: Path | None,
 ) -> None:
     from polyadic.cli.train import stopped
-    from polyadic.config import PRESETS
+    from polyadic.config.presets import PRESETS
     from polyadic.experiments.boxes_rows import check_file, write
     from polyadic.experiments.boxes_table import boxes_table
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import boxes_tables, watching
-    from polyadic.training import Interrupted, Stop
 
     keys = {"data.dataset": dataset, "data.root": str(data.expanduser().resolve())}
     if training is not None:
@@ -171,8 +171,8 @@ def vrd_ablation_command(
     from polyadic.experiments.ablation import RANKS
     from polyadic.experiments.ablation_scores import PHRASES, PREDICATES
     from polyadic.experiments.vrd_ablation import check, vrd_ablation, write
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import ablation_table, watching
-    from polyadic.training import Interrupted, Stop
 
     path = (csv or out / "table4.csv").expanduser()
     check(path, ranks or RANKS, range(seeds))
@@ -201,8 +201,8 @@ def vrd_lu_pixels(
     """Pixels and evidence on Lu's proposals beside evidence alone, from pictured images; an hour or two on a CPU."""
     from polyadic.cli.train import stopped
     from polyadic.experiments.vrd_both import check_file, vrd_both, write
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import watching
-    from polyadic.training import Interrupted, Stop
 
     boxes, path = proposals or data / "lu2016" / "objectDetRCNN.mat", (csv or out / "table1.csv").expanduser()
     check_file(path, range(seeds))

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from polyadic.cli.flags import split_words, with_fields
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 OWN = ("data", "out", "resume", "overwrite", "help")
 
@@ -39,7 +39,7 @@ def command(
     ] = False,
 ) -> None:
     """Train a model in stages. Ctrl-C loses nothing. Any field: --head.rank 3 --triplets.rate=1e-3 --seed 1."""
-    from polyadic.config import load_config
+    from polyadic.config.files import load_config
 
     name, fields = split_words(words or [])
     if resume and overwrite:
@@ -61,8 +61,9 @@ def command(
         config = config.change(**{"data.root": str(Path(config.data.root).expanduser().resolve())})
 
     from polyadic.experiments.runs import best_of
+    from polyadic.progress import Interrupted, Stop
     from polyadic.report import watching
-    from polyadic.training import Interrupted, Stop, train
+    from polyadic.training import train
 
     start = time.monotonic()
     with aside(out.expanduser(), overwrite), watching() as watcher, Stop().on_interrupt() as stop:

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 
 def keys(config: Any) -> list[str]:

@@ -13,7 +13,7 @@ from polyadic.config.merging import merge
 from polyadic.config.presets import PRESETS
 from polyadic.config.schema import Config
 from polyadic.config.settings import C
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 
 def load_config(source: str | Path) -> Config:

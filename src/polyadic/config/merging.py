@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, get_args, get_origin, get_type_hints
 
 from polyadic.config.checks import keys, kind_of, names_of
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 
 def parse_value(config: Any, key: str, text: str) -> Any:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from polyadic.datasets import coco_relations, toy, vg150, vg200, vrd
+from polyadic.datasets import coco as coco_relations
+from polyadic.datasets import toy, vg150, vg200, vrd
 from polyadic.datasets.reading import Report, first
-from polyadic.scenes import Dataset, Scene
-from polyadic.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 SPLITS = ("train", "fit", "validation", "test")
 VALIDATION_SHARE = 0.1  # ours: VRD and VG200 publish no validation split

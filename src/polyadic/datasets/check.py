@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from polyadic.datasets.pictures import picture_size
+import numpy as np
+
+from polyadic.datasets import format_of
 from polyadic.datasets.reading import Report
-from polyadic.scenes import Dataset, Problem
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.images import picture_size
+from polyadic.structures.scenes import Dataset, Problem
+from polyadic.structures.vocabulary import PolyadicError
 
 _ASPECT = 0.02  # ours: sizes are whole pixels, so the aspect of a small copy is off by a little
 
@@ -86,3 +91,145 @@ def report_shared_images(checks: Sequence[Check]) -> None:
             for name in sorted(check.names & other.names):
                 message = f"stands in {other.split} as well as in {check.split}"
                 check.problems.append(Problem("image in two splits", "", name, "", message))
+
+
+def statistics(dataset: Dataset) -> dict[str, Any]:
+    """One split in JSON values."""
+    relations = [scene.relations for scene in dataset]
+    boxes = np.array([len(scene.boxes) for scene in dataset] or [0])
+    per_image = np.array([len(rows) for rows in relations] or [0])
+    triplets = dataset.triplets()
+    pairs = 0
+    several = 0
+    repeated = 0
+    two_classes = 0
+    for scene, rows in zip(dataset, relations, strict=True):
+        distinct = set(map(tuple, rows.tolist()))
+        repeated += len(rows) - len(distinct)
+        predicates = Counter((s, o) for s, _, o in distinct)
+        pairs += len(predicates)
+        several += sum(n > 1 for n in predicates.values())
+        classes = Counter(
+            box for box, _ in {(tuple(b), c) for b, c in zip(scene.boxes.tolist(), scene.labels.tolist(), strict=True)}
+        )
+        two_classes += sum(n > 1 for n in classes.values())
+    ends = [(scene, scene.relations[:, [0, 2]]) for scene in dataset]
+    return {
+        "split": dataset.split,
+        "images": len(dataset),
+        "images without relations": int((per_image[: len(dataset)] == 0).sum()),
+        "relations": len(triplets),
+        "relations repeated exactly": repeated,
+        "relations of a box with itself": sum(
+            int((scene.boxes[rows[:, 0]] == scene.boxes[rows[:, 1]]).all(1).sum()) for scene, rows in ends
+        ),
+        "distinct triplets": len(np.unique(triplets, axis=0)),
+        "annotated pairs": pairs,
+        "pairs with several predicates": several,
+        "pairs with several predicates, share": several / pairs if pairs else None,
+        "boxes": int(boxes.sum()),
+        "boxes with two classes": two_classes,
+        "boxes per image": _spread(boxes),
+        "relations per image": _spread(per_image),
+        "object classes": _balance(
+            np.concatenate([np.zeros(0, np.int64), *(s.labels for s in dataset)]), dataset.vocabulary.objects
+        ),
+        "predicates": _balance(triplets[:, 1], dataset.vocabulary.predicates),
+    }
+
+
+def zero_shot(train: Dataset, test: Dataset) -> dict[str, Any]:
+    """Test truths whose triplet never occurs in training."""
+    seen = set(map(tuple, train.triplets().tolist()))
+    truths = [tuple(triplet) for triplet in test.triplets().tolist()]
+    unseen = sum(triplet not in seen for triplet in truths)
+    return {"truths": len(truths), "zero-shot truths": unseen, "share": unseen / len(truths) if truths else None}
+
+
+def _spread(values: np.ndarray) -> dict[str, float]:
+    return {
+        "mean": float(values.mean()),
+        "median": float(np.median(values)),
+        "min": int(values.min()),
+        "max": int(values.max()),
+    }
+
+
+def _balance(classes: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    """How often each class occurs, and how even that is: the perplexity is the number of equally frequent classes."""
+    counts = np.bincount(classes, minlength=len(names))
+    share = counts[counts > 0] / max(int(counts.sum()), 1)
+    order: list[int] = np.argsort(-counts, kind="stable").tolist()
+    return {
+        "known": len(names),
+        "occurring": int((counts > 0).sum()),
+        "perplexity": float(np.exp(-(share * np.log(share)).sum())),
+        "counts": {names[i]: int(counts[i]) for i in order},
+    }
+
+
+def convert(
+    source: str,
+    source_root: str | Path,
+    target: str,
+    target_root: str | Path,
+    splits: Sequence[str] | None = None,
+    link_images: bool = False,
+) -> list[Path]:
+    """Writes the splits (all, unless told) in another format and gives the new files.
+
+    Nothing is overwritten, and nothing bears its final name before all is written. With `link_images` the new root gets
+    symbolic links to the folders that hold the pictures.
+    """
+    reader, writer = format_of(source), format_of(target)
+    if (source == "coco") == (target == "coco"):
+        raise PolyadicError(f"convert: from vrd, vg150 or vg200 to coco or back, got {source} to {target}")
+    old, new = Path(source_root).expanduser(), Path(target_root).expanduser()
+    if splits is None:
+        splits = ("train", "test", "validation") if reader.has_validation(old) else ("train", "test")
+    if not splits or isinstance(splits, str):
+        raise PolyadicError(f"convert: splits must be a list such as ['train', 'test'], got {splits!r}")
+    names = writer.files(splits)
+    _refuse_existing(new / name for name in names)
+    datasets = []
+    for split in splits:
+        report = Report()
+        datasets.append((reader.read_whole or reader.read)(old, split, report))
+        report.raise_errors(source, old)
+    links = _links(datasets, target) if link_images else {}
+    _refuse_existing(new / name for name in links)
+    made = not new.exists()
+    try:
+        new.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".convert-", dir=new) as folder:
+            writer.write(datasets, Path(folder))
+            _refuse_existing(new / name for name in names)  # it may have taken minutes
+            for name in names:
+                (Path(folder) / name).rename(new / name)
+        for name, pictures in links.items():
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            (new / name).symlink_to(pictures, target_is_directory=True)
+    except OSError as error:
+        raise PolyadicError(f"convert: cannot write to {new} ({error})") from error
+    finally:
+        if made and new.is_dir() and not any(new.iterdir()):
+            new.rmdir()
+    return [new / name for name in names]
+
+
+def _refuse_existing(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.exists() or path.is_symlink():
+            raise PolyadicError(f"convert: {path} exists and is not overwritten; choose another folder")
+
+
+def _links(datasets: Sequence[Dataset], target: str) -> dict[str, Path]:
+    """Where the new format looks for pictures, and the folder that holds them."""
+    links: dict[str, Path] = {}
+    for dataset in datasets:
+        name = {"vrd": f"sg_dataset/sg_{dataset.split}_images", "coco": dataset.split}.get(target, "images")
+        for folder in sorted({scene.image.parent.resolve() for scene in dataset}):
+            if links.setdefault(name, folder) != folder:
+                where = f"pictures lie in {links[name]} and in {folder}"
+                raise PolyadicError(f"convert: {where}: these cannot be linked as one folder {name!r}")
+    return links

@@ -13,12 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from polyadic.datasets.hdf5 import array, as_dtype, group, open_h5, read_tree, write_tree
-from polyadic.datasets.pictures import picture_size
-from polyadic.datasets.reading import ImageFolder, Report, read_json
-from polyadic.scenes import Dataset, Scene
-from polyadic.strict_json import is_positive
-from polyadic.vocabulary import PolyadicError, Vocabulary
+from polyadic.datasets.reading import (
+    ImageFolder,
+    Report,
+    array,
+    as_dtype,
+    group,
+    open_h5,
+    read_json,
+    read_tree,
+    write_tree,
+)
+from polyadic.files import is_positive
+from polyadic.structures.images import picture_size
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 H5 = "vg1_2_meta.h5"
 SPLITS = ("train", "test")

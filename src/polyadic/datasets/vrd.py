@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from polyadic.datasets.reading import ImageFolder, Report, read_json, whole_if_can
-from polyadic.scenes import Dataset, Scene
-from polyadic.strict_json import is_positive
-from polyadic.vocabulary import PolyadicError, Vocabulary
+from polyadic.files import is_positive
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 SPLITS = ("train", "test")
 
@@ -125,7 +125,7 @@ class _Sizes:
         path = self.images.path(name)
         if not path.exists():
             return None
-        from polyadic.datasets.pictures import picture_size
+        from polyadic.structures.images import picture_size
 
         size = picture_size(path)
         if size is None:

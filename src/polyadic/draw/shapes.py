@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import colorsys
+import re
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
+from PIL import ImageFont
 from PIL.Image import Image
 
-from polyadic.draw.text import INK, PAPER, Colour, fit_text, line_height, load_font
+LONGEST = 200  # characters: more than any picture shows
+UNWRITABLE = re.compile("[^ -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML, or anywhere
+
+Colour = tuple[int, int, int]
+
+PAPER: Colour = (255, 255, 255)
+INK: Colour = (25, 25, 25)
+FAINT: Colour = (110, 110, 110)
+
+
+@lru_cache
+def load_font(size: int) -> ImageFont.FreeTypeFont:
+    font = ImageFont.load_default(size)
+    assert isinstance(font, ImageFont.FreeTypeFont), "Pillow was built without FreeType"
+    return font
+
+
+def fit_text(text: str, font: ImageFont.FreeTypeFont, room: float) -> str:
+    """`text` in one line, cut with an ellipsis where it is wider than `room` pixels."""
+    line = UNWRITABLE.sub("\ufffd", " ".join(text.split()))
+    if len(line) <= LONGEST and font.getlength(line) <= room:
+        return line
+    line = line[:LONGEST]
+    cut = bisect_right(range(1, len(line) + 1), room, key=lambda n: font.getlength(line[:n] + "…"))
+    return line[:cut] + "…"
+
+
+def line_height(font: ImageFont.FreeTypeFont) -> int:
+    return sum(font.getmetrics())
+
+
+def on_colour(fill: Colour) -> Colour:
+    """Of ink and paper the one that is readable on this colour."""
+    return INK if 0.3 * fill[0] + 0.59 * fill[1] + 0.11 * fill[2] > 140 else PAPER
+
 
 Point = tuple[float, float]
 S = TypeVar("S", bound="Shape")
@@ -112,3 +152,41 @@ def tick(left: float, middle: float, size: float) -> Line:
 def rimmed(points: tuple[Point, ...], kind: str, colour: Colour, thick: float, rim: Colour = PAPER) -> list[Shape]:
     """A line with a rim that keeps it apart from the picture below."""
     return [Line(points, "rim", rim, thick + 2), Line(points, kind, colour, thick)]
+
+
+HIT: Colour = (183, 236, 183)  # behind the text of a hit
+HIT_ARROW: Colour = (0, 150, 50)
+ARROW: Colour = (35, 35, 35)
+HUES = (0, 20, 36, 52, 192, 210, 232, 262, 290, 325)  # degrees, of classes: none is green
+LIGHTNESS = (0.5, 0.33, 0.72)
+CODES = len(HUES) * len(LIGHTNESS)
+
+
+def colour_of(name: str) -> Colour:
+    """The colour of a class, the same in every picture and every run; never the green of hits."""
+    return _colour(_code(name))
+
+
+def colours_of(names: Iterable[str]) -> dict[str, Colour]:
+    """The colours of the classes of one picture: unlike each other while there are enough colours.
+
+    Where two classes would have the same, the later in the alphabet takes the next free one.
+    """
+    taken: dict[int, str] = {}
+    given = {}
+    for name in sorted(set(names)):
+        wanted = [(_code(name) + step) % CODES for step in range(CODES)]
+        code = next((code for code in wanted if code not in taken), wanted[0])
+        taken[code] = name
+        given[name] = _colour(code)
+    return given
+
+
+def _code(name: str) -> int:
+    return zlib.crc32(name.encode("utf-8", "replace")) % CODES
+
+
+def _colour(code: int) -> Colour:
+    lightness, hue = (table[at] for table, at in zip((LIGHTNESS, HUES), divmod(code, len(HUES)), strict=True))
+    red, green, blue = (round(255 * value) for value in colorsys.hls_to_rgb(hue / 360, lightness, 0.8))
+    return red, green, blue

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from polyadic.evaluation.batch import LARGEST_CLASS, Batch, among, seen_keys
-from polyadic.evaluation.ceiling import Ceiling
+from polyadic.evaluation.baselines import Ceiling
+from polyadic.evaluation.matching import LARGEST_CLASS, Batch, among, paired, seen_keys
 from polyadic.evaluation.misses import FATES, Fate, Fates, MissCounter, Misses, count_misses
-from polyadic.evaluation.pairing import paired
-from polyadic.evaluation.protocol import FREE_K, PRESETS, TASKS, Protocol, get_protocol
-from polyadic.evaluation.table import Recall, Recalls
-from polyadic.scenes import Predictions, Scene
-from polyadic.vocabulary import PolyadicError
+from polyadic.evaluation.protocol import FREE_K, PRESETS, TASKS, Protocol, Recall, Recalls, get_protocol
+from polyadic.structures.detections import Predictions
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError
 
 __all__ = [
     "FATES",

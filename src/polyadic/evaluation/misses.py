@@ -15,12 +15,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
-from polyadic.evaluation.batch import Batch, among, seen_keys, triplet_keys
-from polyadic.evaluation.pairing import paired
+from polyadic.evaluation import kernel as matching
+from polyadic.evaluation.matching import Batch, among, paired, seen_keys, triplet_keys
 from polyadic.evaluation.protocol import Protocol
-from polyadic.kernels import matching
-from polyadic.scenes import Detections, Predictions, Scene, scale_boxes
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.scenes import Scene, scale_boxes
+from polyadic.structures.vocabulary import PolyadicError
 
 Fate = Literal["hit", "box missing", "wrong label", "wrong predicate", "pair unselected", "duplicate"]
 FATES: tuple[Fate, ...] = get_args(Fate)

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyadic.config import Config
-from polyadic.evaluation import Protocol, get_protocol
+from polyadic.config.schema import Config
+from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.ablation_scores import PHRASES, Row, Scorer, baselines
 from polyadic.experiments.runs import pictured, validation_of
-from polyadic.model import RelationModel
-from polyadic.training import Silent, Stop, Watcher, train
-from polyadic.vocabulary import PolyadicError
+from polyadic.model.relation_model import RelationModel
+from polyadic.progress import Silent, Stop, Watcher
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import train
 
 RANKS = (1, 2, 3, 4, 5)  # paper
 REFIT = {"validation.images": 0}  # how a run that learns from all images differs from the one before it

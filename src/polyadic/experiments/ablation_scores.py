@@ -13,19 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import polyadic
-from polyadic.cache import digest
-from polyadic.comparison import COUNT_TABLE, compare
-from polyadic.config import Config
-from polyadic.evaluation import FREE_K, Protocol
+from polyadic.config.schema import Config
+from polyadic.evaluation.compare import COUNT_TABLE, compare
+from polyadic.evaluation.protocol import FREE_K, Protocol
 from polyadic.experiments.predicting import best_k, free_ks, recalls_of, sweep
 from polyadic.experiments.runs import best_of, regions_of, seconds_of
-from polyadic.model import Parts, RelationModel
-from polyadic.scenes import Dataset, Scene
-from polyadic.storing import WEIGHTS, write_text
-from polyadic.training import Stop, Watcher
-from polyadic.training.data import load_split
-from polyadic.training.examples import BoxSource
-from polyadic.training.regions import Regions, fill
+from polyadic.files import WEIGHTS, write_text
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import Parts
+from polyadic.progress import Stop, Watcher
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.training.examples import BoxSource, load_split
+from polyadic.training.region_cache import Regions, digest, fill
 
 MODEL = "model"
 ALL = ", all images"  # after the name: trained once more, with the held-out images

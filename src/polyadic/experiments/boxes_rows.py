@@ -17,8 +17,8 @@ from polyadic.experiments.boxes_table import BoxesTable, LossRow
 from polyadic.experiments.table1 import COLUMNS as PAPER_COLUMNS
 from polyadic.experiments.table1 import PAPER, TASKS, TOPS
 from polyadic.experiments.table4 import Cell
-from polyadic.storing import hide_paths, versions, write_text
-from polyadic.vocabulary import PolyadicError
+from polyadic.files import hide_paths, versions, write_text
+from polyadic.structures.vocabulary import PolyadicError
 
 COLUMNS = tuple((task, k, top) for task in TASKS for k in KS for top in TOPS)
 KINDS = {"": Row, "-misses": FateRow, "-losses": LossRow}  # what a file's name ends in, and its rows

@@ -8,15 +8,18 @@ from typing import Any, Literal
 
 import torch
 
-from polyadic.config import Config
+from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
-from polyadic.evaluation import FATES, Evaluator, MissCounter, Protocol, get_protocol
+from polyadic.evaluation import Evaluator
+from polyadic.evaluation.misses import FATES, MissCounter
+from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.table1 import TASKS, TOPS
-from polyadic.model import ALL, PairScores, Parts, RelationModel
-from polyadic.scenes import Dataset, Scene
-from polyadic.training import Stop, Watcher
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ALL, PairScores, Parts
+from polyadic.progress import Stop, Watcher
+from polyadic.structures.scenes import Dataset, Scene
 from polyadic.training.examples import BoxSource, Example
-from polyadic.training.validation import annotated_loss, score_scenes
+from polyadic.training.stages import annotated_loss, score_scenes
 
 KS = (1, 10)
 FULL, MEAN = "full", "mean of the seeds' models"

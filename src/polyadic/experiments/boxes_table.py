@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import polyadic
-from polyadic.cache import digest
-from polyadic.comparison import COUNT_TABLE, compare
-from polyadic.config import Config
+from polyadic.config.schema import Config
+from polyadic.evaluation.compare import COUNT_TABLE, compare
 from polyadic.experiments.boxes_scores import (
     FULL,
     KS,
@@ -39,15 +38,16 @@ from polyadic.experiments.boxes_scores import (
 )
 from polyadic.experiments.runs import seconds_of
 from polyadic.experiments.table1 import TOPS
-from polyadic.model import RelationModel
-from polyadic.predictions import read_detections, write_detections
-from polyadic.predictions.detections import existing
-from polyadic.scenes import Dataset, Detections
-from polyadic.storing import write_text
-from polyadic.training import Stop, Watcher, train
-from polyadic.training.data import load_split, load_training
-from polyadic.training.examples import BoxSource
-from polyadic.vocabulary import PolyadicError
+from polyadic.files import write_text
+from polyadic.io.records import existing, read_detections, write_detections
+from polyadic.model.relation_model import RelationModel
+from polyadic.progress import Stop, Watcher
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Dataset
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import train
+from polyadic.training.examples import BoxSource, load_split, load_training
+from polyadic.training.region_cache import digest
 
 
 @dataclass(frozen=True)

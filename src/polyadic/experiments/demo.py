@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from polyadic.config import PRESETS
-from polyadic.datasets.toy import selected, truth
-from polyadic.draw import contact_sheet, draw_relations, relations_to_draw, side_by_side
-from polyadic.evaluation import Evaluator, Protocol, get_protocol
+from polyadic.config.presets import PRESETS
+from polyadic.datasets.toy.annotator import selected, truth
+from polyadic.draw import contact_sheet, draw_relations, side_by_side
+from polyadic.draw.panels import relations_to_draw
+from polyadic.evaluation import Evaluator
+from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.ablation import TOPS, Ablation, ablate
 from polyadic.experiments.ablation_scores import Row
 from polyadic.experiments.predicting import predict_split
 from polyadic.experiments.runs import open_run
-from polyadic.model import Parts
-from polyadic.scenes import Predictions, Scene
-from polyadic.training import Stop, Watcher
-from polyadic.training.data import load_split
-from polyadic.training.examples import BoxSource
-from polyadic.vocabulary import Vocabulary
+from polyadic.model.scoring import Parts
+from polyadic.progress import Stop, Watcher
+from polyadic.structures.detections import Predictions
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import Vocabulary
+from polyadic.training.examples import BoxSource, load_split
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from polyadic.comparison import Comparison, compare
-from polyadic.detector import Detector
-from polyadic.evaluation import Misses, Protocol
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.evaluation.compare import Comparison, compare
+from polyadic.evaluation.misses import Misses
+from polyadic.evaluation.protocol import Protocol
 from polyadic.experiments.predicting import free_ks, predict_split
 from polyadic.experiments.runs import Run, is_run
-from polyadic.model import ALL, Parts, RelationModel
-from polyadic.predictions import read_detections, write_jsonl
-from polyadic.scenes import Dataset, Detections, Scene
-from polyadic.training import Stop, Watcher
-from polyadic.training.data import load_split, load_training
-from polyadic.training.examples import BoxSource
-from polyadic.training.proposing import FOUND, detected
-from polyadic.vocabulary import PolyadicError
+from polyadic.io.records import read_detections, write_jsonl
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ALL, Parts
+from polyadic.progress import Stop, Watcher
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training.examples import BoxSource, load_split, load_training
+from polyadic.training.proposals import FOUND, detected
 
 FREE: Literal["free"] = "free"
 K = int | Literal["free"] | None

@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Bool
 
 from polyadic.boxes import box_iou
-from polyadic.evaluation import Protocol
-from polyadic.ranking import Relations
-from polyadic.scenes import Predictions, Scene
+from polyadic.evaluation.protocol import Protocol
+from polyadic.ranking.relations import Relations
+from polyadic.structures.detections import Predictions
+from polyadic.structures.scenes import Scene
 
 
 def matches(scene: Scene, found: Predictions, protocol: Protocol) -> Bool[np.ndarray, "M T"]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polyadic.experiments.photos import Result
-from polyadic.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError
 
 _START = b'{"image": '  # of each record
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import torch
 
-from polyadic.model import RelationModel
-from polyadic.ranking import Relations
-from polyadic.ranking.query import Answers
-from polyadic.scenes import Detections, Photo, open_photo
-from polyadic.scenes.pictures import path_ends
-from polyadic.training import Silent, Stop, Watcher
-from polyadic.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.model.relation_model import RelationModel
+from polyadic.progress import Silent, Stop, Watcher
+from polyadic.ranking.relations import Answers, Relations
+from polyadic.structures.detections import Detections
+from polyadic.structures.images import Photo, open_photo, path_ends
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
 PAIRS = 50_000  # of boxes, in photos that are predicted at once; one photo may have more

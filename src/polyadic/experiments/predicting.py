@@ -8,13 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from polyadic.evaluation import FREE_K, Evaluator, Protocol, Recall, Recalls
-from polyadic.model import PairScores, Parts, RelationModel
-from polyadic.scenes import Predictions, Scene
-from polyadic.training import Stop, Watcher
+from polyadic.evaluation import Evaluator
+from polyadic.evaluation.protocol import FREE_K, Protocol, Recall, Recalls
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import PairScores, Parts
+from polyadic.progress import Stop, Watcher
+from polyadic.structures.detections import Predictions
+from polyadic.structures.scenes import Scene
 from polyadic.training.examples import BoxSource, Example
-from polyadic.training.regions import Regions
-from polyadic.training.validation import score_scenes
+from polyadic.training.region_cache import Regions
+from polyadic.training.stages import score_scenes
 
 Setting = tuple[int | None, Parts]  # k triplets per pair (None: any number), and the parts of f_spo that count
 

@@ -15,18 +15,22 @@ from pathlib import Path
 
 import torch
 
-from polyadic.config import DetectorConfig
+from polyadic.config.detector import DetectorConfig
 from polyadic.datasets import format_of
-from polyadic.detector import Detector, average_precision
-from polyadic.evaluation import Ceiling, get_protocol
-from polyadic.predictions import read_detections, write_detections
-from polyadic.scenes import Dataset, Detections, Scene
-from polyadic.storing import WEIGHTS, find_model, write_text
-from polyadic.training import Interrupted, Stop, Watcher, pick_device
-from polyadic.training.data import load_split
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.evaluation.average_precision import average_precision
+from polyadic.evaluation.baselines import Ceiling
+from polyadic.evaluation.protocol import get_protocol
+from polyadic.files import WEIGHTS, find_model, write_text
+from polyadic.io.records import read_detections, write_detections
+from polyadic.progress import Interrupted, Stop, Watcher
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.detector import detector_run_config
-from polyadic.training.pictures import detect_scenes
-from polyadic.vocabulary import PolyadicError
+from polyadic.training.examples import load_split
+from polyadic.training.proposals import detect_scenes
+from polyadic.training.trainer import pick_device
 
 PART = 200  # images per part
 MOST = 5000  # images that count for mAP: beyond them it changes little, and takes much memory

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from polyadic.cache import FeatureCache
-from polyadic.config import Config
+from polyadic.config.schema import Config
 from polyadic.datasets import format_of
-from polyadic.model import PRECISION, RelationModel
-from polyadic.scenes import Dataset, Scene
-from polyadic.storing import WEIGHTS
-from polyadic.training import pick_device, run_config
-from polyadic.training.data import load_split, pictures_of
-from polyadic.training.regions import Regions
-from polyadic.vocabulary import PolyadicError
+from polyadic.files import WEIGHTS
+from polyadic.model.relation_model import PRECISION, RelationModel
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import run_config
+from polyadic.training.examples import load_split, pictures_of
+from polyadic.training.region_cache import FeatureCache, Regions
+from polyadic.training.trainer import pick_device
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from polyadic.comparison import Comparison
-from polyadic.evaluation import Protocol
+from polyadic.evaluation.compare import Comparison
+from polyadic.evaluation.protocol import Protocol
 
 TASKS, KS, TOPS = ("relationship", "phrase"), ("1", "10", "free"), (50, 100)
 COLUMNS = tuple((task, k, top) for task in TASKS for k in KS for top in TOPS)

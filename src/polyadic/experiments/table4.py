@@ -14,8 +14,8 @@ from typing import Any
 
 from polyadic.experiments.ablation import Ablation
 from polyadic.experiments.ablation_scores import ALL, MODEL, PHRASES, TEMPERED, Row
-from polyadic.storing import hide_paths, versions, write_text
-from polyadic.vocabulary import PolyadicError
+from polyadic.files import hide_paths, versions, write_text
+from polyadic.structures.vocabulary import PolyadicError
 
 COLUMNS = (("free", "50"), ("free", "100"), ("1", "50"), ("1", "100"))  # k, N
 _ADDED = {

@@ -7,20 +7,24 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyadic.config import DETECTOR_PRESETS, PRESETS, Config
-from polyadic.detector import Detector
-from polyadic.draw import contact_sheet, render_png
-from polyadic.evaluation import get_protocol
+from polyadic.config.detector import DETECTOR_PRESETS
+from polyadic.config.presets import PRESETS
+from polyadic.config.schema import Config
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.draw import contact_sheet
+from polyadic.draw.render import render_png
+from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.evaluating import FREE, RunScores, evaluate_run
 from polyadic.experiments.hits import as_predictions, hits_of
 from polyadic.experiments.runs import Run, best_of, open_run
 from polyadic.experiments.table1 import TASKS, TOPS
-from polyadic.ranking.showing import drawing
-from polyadic.storing import versions, write_text
-from polyadic.training import Stop, Watcher, train
+from polyadic.files import versions, write_text
+from polyadic.progress import Stop, Watcher
+from polyadic.ranking.relations import drawing
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import train
 from polyadic.training.detector import train_detector
-from polyadic.training.proposing import FOUND, detected
-from polyadic.vocabulary import PolyadicError
+from polyadic.training.proposals import FOUND, detected
 
 DETECTOR, RELATIONS, PICTURES = "detector", "relations", "pictures"
 SHOWN, SCENES = 10, 6  # triplets beside a picture, pictures

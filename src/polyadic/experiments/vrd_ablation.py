@@ -13,13 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polyadic.config import PRESETS, Config
+from polyadic.config.presets import PRESETS
+from polyadic.config.schema import Config
 from polyadic.experiments.ablation import RANKS, REFIT, Ablation, ablate
 from polyadic.experiments.ablation_scores import ALL, MODEL, PHRASES, PREDICATES
 from polyadic.experiments.table4 import check_file, to_csv
-from polyadic.storing import hide_paths, versions, write_text
-from polyadic.training import Silent, Stop, Watcher
-from polyadic.vocabulary import PolyadicError
+from polyadic.files import hide_paths, versions, write_text
+from polyadic.progress import Silent, Stop, Watcher
+from polyadic.structures.vocabulary import PolyadicError
 
 OURS = "ours, grown prior"
 FEATURES = "features"

@@ -12,16 +12,18 @@ from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from polyadic.comparison import PREDICTIONS
-from polyadic.config import PRESETS, Config
-from polyadic.evaluation import get_protocol
+from polyadic.config.presets import PRESETS
+from polyadic.config.schema import Config
+from polyadic.evaluation.compare import PREDICTIONS
+from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.boxes_scores import KS
 from polyadic.experiments.evaluating import detections_of, evaluate_run
 from polyadic.experiments.runs import open_run, pictured, seconds_of
 from polyadic.experiments.table1 import TASKS, TOPS
-from polyadic.storing import hide_paths, versions, write_text
-from polyadic.training import Stop, Watcher, train
-from polyadic.vocabulary import PolyadicError
+from polyadic.files import hide_paths, versions, write_text
+from polyadic.progress import Stop, Watcher
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import train
 
 EVIDENCE, BOTH = "evidence", "pixels and evidence"
 

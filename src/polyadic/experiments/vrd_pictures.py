@@ -13,25 +13,21 @@ import numpy as np
 from jaxtyping import Bool
 from PIL.Image import Image
 
-from polyadic.draw import (
-    Drawing,
-    Drawn,
-    contact_sheet,
-    plan_column,
-    plan_list,
-    relations_to_draw,
-    render_png,
-    side_by_side,
-)
-from polyadic.evaluation import get_protocol
+from polyadic.draw import contact_sheet, plan_column, plan_list, side_by_side
+from polyadic.draw.panels import Drawn, relations_to_draw
+from polyadic.draw.render import render_png
+from polyadic.draw.shapes import Drawing
+from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.hits import as_predictions, matches
 from polyadic.experiments.runs import Run
-from polyadic.model import ALL, Parts, RelationModel
-from polyadic.ranking import Relations
-from polyadic.ranking.showing import named_boxes
-from polyadic.scenes import UNKNOWN, Detections, Scene
-from polyadic.training import Silent, Stop, Watcher
-from polyadic.vocabulary import PolyadicError, Vocabulary
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ALL, Parts
+from polyadic.progress import Silent, Stop, Watcher
+from polyadic.ranking.relations import Relations, named_boxes
+from polyadic.structures.detections import Detections
+from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 SHOWN, ARROWS = 10, 4  # triplets in a list, and those of them that get an arrow
 WIDTH, SIDE = 480, 2  # of a photo in pixels; pictures in a row of the sheet

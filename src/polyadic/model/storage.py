@@ -17,22 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from polyadic.config import load_config
-from polyadic.detector import Detector
+from polyadic.config.files import load_config
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.files import fill_model, find_model, move_model, read_vocabulary, read_weights, write_about, write_weights
 from polyadic.prior import TripletPrior
-from polyadic.storing import (
-    fill_model,
-    find_model,
-    move_model,
-    read_vocabulary,
-    read_weights,
-    write_about,
-    write_weights,
-)
-from polyadic.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 if TYPE_CHECKING:
-    from polyadic.model import RelationModel
+    from polyadic.model.relation_model import RelationModel
 
 FORMAT = "polyadic.RelationModel/1"
 PRIOR, DETECTOR = "prior.safetensors", "detector"
@@ -83,7 +75,7 @@ def _save_detector(model: RelationModel, target: Path) -> None:
 
 
 def load(folder: Path, device: torch.device, vocabulary: Vocabulary | None) -> RelationModel:
-    from polyadic.model import RelationModel
+    from polyadic.model.relation_model import RelationModel
 
     folder = find_model(folder, "`polyadic train` and RelationModel.save")
     weights, metadata = read_weights(folder, FORMAT)

@@ -21,16 +21,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from polyadic.cp import CPTensor
-from polyadic.ranking import tensors
+from polyadic.cp import CPTensor, SparsePrior, require_tensor
+from polyadic.ranking import search as tensors
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
-from polyadic.ranking.problem import SAFE, Problem, Terms, Weights, Workspace, weights_of
 from polyadic.ranking.relations import Relation, Relations
-from polyadic.structures import SparsePrior, require_tensor
-from polyadic.vocabulary import PolyadicError, Vocabulary
+from polyadic.ranking.search import SAFE, Problem, Terms, Weights, Workspace, weights_of
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
-    from polyadic.kernels.ranking import Seen
+    from polyadic.ranking.kernel import Seen
 
 __all__ = ["Dedup", "Relation", "Relations", "rank_relations"]
 
@@ -305,7 +304,7 @@ _SEEN: WeakKeyDictionary[SparsePrior, dict[bool, Seen]] = WeakKeyDictionary()
 def _compiled(
     terms: Terms, prior: SparsePrior | None, weights: Weights, k: Tensor, top: int, falling: bool
 ) -> tuple[Tensor, Tensor]:
-    from polyadic.kernels import ranking as kernels
+    from polyadic.ranking import kernel as kernels
 
     a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
     keys, weight = terms.keys.numpy(), terms.seen.numpy()

@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from polyadic.boxes import box_iou
-from polyadic.structures import require_tensor
-from polyadic.vocabulary import PolyadicError
+from polyadic.cp import require_tensor
+from polyadic.structures.vocabulary import PolyadicError
 
 Search = Callable[[Tensor, int], tuple[Tensor, Tensor]]  # (k [B], top) -> log-scores and flat indices, best first
 

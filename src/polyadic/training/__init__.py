@@ -13,13 +13,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polyadic.config import Config, load_config
-from polyadic.training.folders import check_new, check_same, config_path
+from polyadic.config.files import load_config
+from polyadic.config.schema import Config
+from polyadic.progress import Interrupted, Silent, Stop, Watcher
+from polyadic.training.run import check_new, check_same, config_path
 from polyadic.training.trainer import Trainer, pick_device
-from polyadic.training.watch import Interrupted, Silent, Stop, Watcher
 
 if TYPE_CHECKING:
-    from polyadic.model import RelationModel
+    from polyadic.model.relation_model import RelationModel
 
 __all__ = ["Interrupted", "Silent", "Stop", "Watcher", "pick_device", "run_config", "train"]
 

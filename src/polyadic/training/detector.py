@@ -13,20 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyadic.config import DetectorConfig, load_detector_config
-from polyadic.detector import Detector, average_precision
-from polyadic.model import PRECISION
-from polyadic.storing import write_text
-from polyadic.training import checkpoint
-from polyadic.training.checkpoint import Position
-from polyadic.training.folders import check_new, check_same, config_path
-from polyadic.training.lock import only_one
+from polyadic.config.detector import DetectorConfig
+from polyadic.config.files import load_detector_config
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.evaluation.average_precision import average_precision
+from polyadic.files import write_text
+from polyadic.model.relation_model import PRECISION
+from polyadic.progress import Silent, Stop, Watcher
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import run as checkpoint
 from polyadic.training.loop import Runner, Task
-from polyadic.training.pictures import BoxData, Pictures, Shown, detect_scenes, load_boxes
-from polyadic.training.record import Record
+from polyadic.training.proposals import BoxData, Pictures, Shown, detect_scenes, load_boxes
+from polyadic.training.run import Position, Record, check_new, check_same, config_path, only_one
 from polyadic.training.trainer import pick_device
-from polyadic.training.watch import Silent, Stop, Watcher
-from polyadic.vocabulary import PolyadicError
 
 STAGE = "detector"
 # what may differ when a run is resumed: where things are, and how fast

@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
-from polyadic.training.watch import ignore_interrupt
-from polyadic.vocabulary import PolyadicError
+from polyadic.progress import ignore_interrupt
+from polyadic.structures.vocabulary import PolyadicError
 
 T = TypeVar("T")
 
@@ -28,10 +29,10 @@ class _Failure:
     message: str
 
 
-class _Careful(Dataset[Any]):
+class _Careful(TorchDataset[Any]):
     """An error is handed over as a value: torch would put the worker's traceback into its message."""
 
-    def __init__(self, examples: Dataset[Any]) -> None:
+    def __init__(self, examples: TorchDataset[Any]) -> None:
         self.examples = examples
 
     def __getitem__(self, at: int) -> Any:
@@ -57,7 +58,7 @@ def _unpack(block: UInt8[Tensor, " n"]) -> list[Any]:
     return batch
 
 
-def load_batches(examples: Dataset[T], batches: Sequence[Sequence[int]], workers: int) -> Iterator[list[T]]:
+def load_batches(examples: TorchDataset[T], batches: Sequence[Sequence[int]], workers: int) -> Iterator[list[T]]:
     """The examples with these numbers, batch by batch; 0 workers: in this process."""
     loader: DataLoader[Any] = DataLoader(
         _Careful(examples),

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from polyadic.config import Stage
-from polyadic.training.checkpoint import Position
+from polyadic.config.schema import Stage
+from polyadic.progress import Interrupted, Stop, Watcher
+from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import number_of
 from polyadic.training.loading import load_batches
-from polyadic.training.record import Record
-from polyadic.training.watch import Interrupted, Stop, Watcher
-from polyadic.vocabulary import PolyadicError
+from polyadic.training.run import Position, Record
 
 MINUTES = 10  # between checkpoints inside an epoch
 _LEAST_SCALE = 2.0**-16  # of the loss in float16, halved at each gradient that is not finite

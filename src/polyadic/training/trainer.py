@@ -12,23 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyadic.cache import FeatureCache
-from polyadic.config import Config
-from polyadic.detector import Detector
-from polyadic.model import PRECISION, RelationModel
+from polyadic.config.schema import Config
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.files import write_text
+from polyadic.model.relation_model import PRECISION, RelationModel
 from polyadic.prior import TripletPrior
-from polyadic.storing import write_text
-from polyadic.training import checkpoint, stages
-from polyadic.training.checkpoint import Position
-from polyadic.training.data import load_training
-from polyadic.training.examples import BoxSource, Examples
-from polyadic.training.lock import only_one
+from polyadic.progress import Stop, Watcher
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import run as checkpoint
+from polyadic.training import stages
+from polyadic.training.examples import BoxSource, Examples, load_training
 from polyadic.training.loop import Runner
-from polyadic.training.proposing import FOUND, KEPT, detected, fingerprint, keep_detector
-from polyadic.training.record import Record
-from polyadic.training.regions import Regions, fill
-from polyadic.training.watch import Stop, Watcher
-from polyadic.vocabulary import PolyadicError
+from polyadic.training.proposals import FOUND, KEPT, detected, fingerprint, keep_detector
+from polyadic.training.region_cache import FeatureCache, Regions, fill
+from polyadic.training.run import Position, Record, only_one
 
 _SAMPLE = 8192  # regions from which principal components are found
 

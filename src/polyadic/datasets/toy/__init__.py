@@ -10,7 +10,7 @@ It is drawn on the fly and needs no download. `truth` and `selected` are what a 
 from __future__ import annotations
 
 from polyadic.datasets.toy.annotator import selected, truth
-from polyadic.datasets.toy.themes import VOCABULARY
+from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World, write
 
 __all__ = ["VOCABULARY", "World", "selected", "truth", "write"]

@@ -11,10 +11,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from polyadic.datasets.toy.layout import pick
-from polyadic.datasets.toy.themes import APPEARANCES, CLASS, INDEX, PREDICATES, VOCABULARY, tint_posterior
-from polyadic.scenes import Scene
-from polyadic.vocabulary import PolyadicError
+from polyadic.datasets.toy.layout import APPEARANCES, CLASS, INDEX, PREDICATES, VOCABULARY, pick, tint_posterior
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError
 
 TWO = 0.25  # how often a second predicate is written, where a second one holds
 _TOUCH = 3.0  # pixels between boxes that touch

@@ -10,14 +10,13 @@ from typing import NoReturn
 
 import numpy as np
 
-from polyadic.datasets import coco_relations
+from polyadic.datasets import coco as coco_relations
 from polyadic.datasets.reading import Report
 from polyadic.datasets.toy.annotator import annotate
 from polyadic.datasets.toy.drawing import SIDE, draw
-from polyadic.datasets.toy.layout import arrange, pick
-from polyadic.datasets.toy.themes import CLASS, INDEX, THEMES, TINT, TINTS, VOCABULARY
-from polyadic.scenes import Dataset, Scene
-from polyadic.vocabulary import PolyadicError
+from polyadic.datasets.toy.layout import CLASS, INDEX, THEMES, TINT, TINTS, VOCABULARY, arrange, pick
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError
 
 SPLITS = ("train", "test")
 

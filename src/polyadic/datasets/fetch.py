@@ -1,0 +1,279 @@
+"""Where the data sets come from, and `fetch`, which fills a root folder with what their readers need.
+
+The addresses are those that the authors' and later projects' pages give. An archive that was downloaded is removed
+after unpacking; one that was put there by hand, or left by an interrupted unpacking, stays.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from polyadic.datasets.download import (
+    ArchiveError,
+    Members,
+    Progress,
+    UnavailableError,
+    download,
+    is_unpacked,
+    read_through,
+    unpack,
+)
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file of a data set. Size and SHA-256 only where published, and where all mirrors serve the same bytes."""
+
+    path: str  # under the root
+    urls: tuple[str, ...]  # mirrors, in order
+    size: int | None = None
+    sha256: str | None = None
+    unpack: tuple[Members, ...] = ()  # an archive (zip or tar.gz, told by its bytes) if not empty
+    by_hand: str = ""  # where a person finds it; the first mirror if empty
+
+
+def _visual_genome_images(name: str, size: int, sha256: str) -> RemoteFile:
+    """One of the two archives that fill `images/`. Together they hold every image of both VG150 and VG200."""
+    return RemoteFile(
+        name,
+        (
+            f"https://cs.stanford.edu/people/rak248/VG_100K_2/{name}",
+            f"https://huggingface.co/datasets/BoyangZ/VisualGenome_VG_100K_1_and_2/resolve/main/{name}",
+            f"https://thunlp.oss-cn-qingdao.aliyuncs.com/{name}",
+        ),
+        size,
+        sha256,
+        (Members(("VG_100K/*.jpg", "VG_100K_2/*.jpg"), "images", 108_073),),
+        by_hand="https://homes.cs.washington.edu/~ranjay/visualgenome/api.html",
+    )
+
+
+_IMAGES = (  # sizes and digests: the download checksums of Hugging Face's `visual_genome`
+    _visual_genome_images(
+        "images.zip", 9_731_705_982, "51c682d2721f880150720bb416e0346a4c787e4c55d7f80dfd1bd3f73ba81646"
+    ),
+    _visual_genome_images(
+        "images2.zip", 5_471_658_058, "99da1a0ddf87011319ff3b05cf9176ffee2731cc3c52951162d9ef0d68e3cfb5"
+    ),
+)
+
+
+def _scene_graphs(path: str, name: str, *more: str) -> RemoteFile:
+    """A file of the VG150 authors, at both addresses that their laboratory has had."""
+    return RemoteFile(
+        name,
+        (
+            f"https://svl.stanford.edu/projects/scene-graph/{path}/{name}",
+            f"http://svl.stanford.edu/projects/scene-graph/{path}/{name}",
+            f"http://cvgl.stanford.edu/scene-graph/{path}/{name}",
+            *more,
+        ),
+        by_hand="https://github.com/danfeiX/scene-graph-TF-release/blob/master/data_tools/README.md",
+    )
+
+
+FILES: dict[str, tuple[RemoteFile, ...]] = {
+    "vrd": (
+        RemoteFile(
+            "json_dataset.zip",
+            (
+                "https://cs.stanford.edu/people/ranjaykrishna/vrd/json_dataset.zip",
+                "http://data.lip6.fr/cadene/block/vrd/annotations.tar.gz",
+            ),
+            unpack=tuple(
+                Members((name,), ".")
+                for name in ("annotations_train.json", "annotations_test.json", "objects.json", "predicates.json")
+            ),
+            by_hand="https://cs.stanford.edu/people/ranjaykrishna/vrd/",
+        ),
+        RemoteFile(
+            "sg_dataset.zip",
+            (
+                "http://data.lip6.fr/cadene/block/vrd/images.tar.gz",
+                "http://imagenet.stanford.edu/internal/jcjohns/scene_graphs/sg_dataset.zip",
+            ),
+            unpack=(
+                Members(("sg_train_images/*", "train/*"), "sg_dataset/sg_train_images", 4_000),
+                Members(("sg_test_images/*", "test/*"), "sg_dataset/sg_test_images", 1_000),
+            ),
+            by_hand="https://drive.google.com/file/d/0Byvt-AfX75o1SVBTWFlPRGZGTXc/view?resourcekey=0-V3fW-908CLk30sxFVE9B-w",
+        ),
+    ),
+    "vg150": (
+        _scene_graphs("dataset", "VG-SGG-dicts.json"),
+        _scene_graphs("VG", "image_data.json", "https://thunlp.oss-cn-qingdao.aliyuncs.com/vg/image_data.json"),
+        _scene_graphs("dataset", "VG-SGG.h5"),
+        *_IMAGES,
+    ),
+    "vg200": (
+        RemoteFile(
+            "vg1_2_meta.h5",
+            ("https://www.dropbox.com/s/ujd4247m2tduuj2/vg1_2_meta.h5?dl=1",),
+            by_hand="https://drive.google.com/open?id=1C6MDiqWQupMrPOgk4T12zWiAJAZmY1aa",
+        ),
+        *_IMAGES,
+    ),
+}
+
+
+def fetch(
+    name: str,
+    root: str | Path,
+    *,
+    files: Sequence[RemoteFile] | None = None,
+    timeout: float = 30.0,
+    retries: int = 3,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Fill `root` with the files of a data set: vrd, vg150 or vg200. What is there already is left as it is.
+
+    Args:
+        name: a key of `FILES`.
+        root: the folder; made if missing. One fetch at a time may fill it.
+        files: other sources than `FILES[name]`, e.g. an own mirror.
+        timeout: seconds without a byte that count as a stall.
+        retries: further attempts at a mirror that answered and failed, before the next one.
+        progress: called with (file name, bytes so far, bytes in all or None), and while an archive is unpacked with
+            ("unpack <archive>", bytes of it read, its bytes).
+
+    Returns:
+        The files and folders that are new. None: everything was there, and nothing was downloaded.
+    """
+    if files is None and name not in FILES:
+        raise PolyadicError(f"fetch: no dataset is called {name!r}; known: {', '.join(FILES)}")
+    if not (timeout > 0 and retries >= 0):
+        raise PolyadicError(f"fetch: timeout must be positive and retries not negative, got {timeout} and {retries}")
+    root, title = Path(root).expanduser(), name.upper()
+    bring = partial(download, timeout=timeout, retries=retries, progress=progress)
+    new: list[Path] = []
+    failed: list[str] = []
+    try:
+        missing = [file for file in (FILES[name] if files is None else files) if not _is_there(file, root, title)]
+        if missing:
+            root.mkdir(parents=True, exist_ok=True)
+            with _alone(root, title):
+                for file in missing:
+                    got, lost = _get(file, root, title, bring, progress)
+                    new += got
+                    failed += lost
+    except OSError as error:
+        cure = "choose another --root"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cure = "make room and run the command again, it goes on where it stopped"
+        raise PolyadicError(
+            f"{title}: cannot write to {error.filename or root}: {error.strerror or error}; {cure}"
+        ) from error
+    if failed:
+        raise PolyadicError(" ".join(f"{title}: {'; '.join(failed)}; then run the command again".split()))
+    for members in dict.fromkeys(members for file in files or FILES[name] for members in file.unpack):
+        have = members.have(root)
+        if have < members.count:
+            text = f"{title}: {root / members.place} has {have:,} files, the dataset has {members.count:,}"
+            warnings.warn(text, PolyadicWarning, stacklevel=2)
+    return new
+
+
+def _is_there(file: RemoteFile, root: Path, title: str) -> bool:
+    """Nothing to do for this file, be it fetched or put there by hand."""
+    path = root / file.path
+    if file.unpack:
+        return is_unpacked(path, file.unpack, root)
+    if not path.exists():
+        return False
+    wrong = _complaint(file, path)
+    if wrong is not None:
+        raise PolyadicError(f"{title}: {path} is {wrong}; remove it and run the command again")
+    return True
+
+
+def _get(
+    file: RemoteFile, root: Path, title: str, bring: Callable[..., None], progress: Progress | None
+) -> tuple[list[Path], list[str]]:
+    """Download one file unless it was put there by hand, and unpack it: what is new, or what to do by hand."""
+    if _is_there(file, root, title):  # another fetch has just brought it
+        return [], []
+    path = root / file.path
+    by_hand = path.exists()
+    try:
+        if not by_hand:
+            bring(file.urls, path, size=file.size, sha256=file.sha256, check=partial(_complaint, file))
+        if not file.unpack:
+            return [path], []
+        unpack(path, file.unpack, root, progress)
+    except UnavailableError as error:
+        page = file.by_hand or file.urls[0]
+        return [], [
+            f"{file.path} could not be fetched ({error}): get it by hand, e.g. from {page}, and put it at {path}"
+        ]
+    except ArchiveError as error:
+        raise PolyadicError(f"{title}: {path} is {error}; remove it and run the command again") from error
+    if not by_hand:
+        path.unlink()
+    return [root / members.place for members in file.unpack], []
+
+
+def _complaint(file: RemoteFile, path: Path) -> str | None:
+    """What the bytes at `path` are instead of what they should be, or None. An archive is read through."""
+    if file.unpack:
+        try:
+            read_through(path, file.unpack)
+        except ArchiveError as error:
+            return str(error)
+        return None
+    with path.open("rb") as stream:
+        head = stream.read(64)
+    if head.lstrip().startswith(b"<"):
+        return "a web page"
+    if file.path.endswith(".h5") and not head.startswith(b"\x89HDF\r\n\x1a\n"):
+        return "not an HDF5 file"
+    if file.path.endswith(".json"):
+        try:
+            json.loads(path.read_bytes())
+        except ValueError:
+            return "not a JSON file"
+    return None
+
+
+@contextmanager
+def _alone(root: Path, title: str) -> Iterator[None]:
+    """One fetch per root: a lock file with the owner's process, taken over if that process is gone."""
+    lock = root / ".fetch.lock"
+    with suppress(FileNotFoundError):
+        if _is_dead(lock.read_text("utf-8")):
+            lock.unlink()
+    try:
+        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        raise PolyadicError(
+            f"{title}: another fetch is filling {root}; wait for it, or remove {lock} if there is none"
+        ) from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(f"{os.getpid()} {socket.gethostname()}")
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def _is_dead(owner: str) -> bool:
+    """The process was on this machine, and is no more."""
+    pid, _, host = owner.partition(" ")
+    if os.name != "posix" or host != socket.gethostname() or not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -1,0 +1,1 @@
+"""The first stage: boxes of a photo, each with P(class | box)."""

@@ -1,0 +1,328 @@
+"""The first stage: boxes of a photo, each with P(class | box), by Faster R-CNN (Implementation details)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+from torchvision.models import vgg16
+from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.backbone_utils import mobilenet_backbone, resnet_fpn_backbone
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign, clip_boxes_to_image, nms, remove_small_boxes
+
+from polyadic.config.detector import DetectorConfig
+from polyadic.config.files import load_detector_config
+from polyadic.cp import at_once
+from polyadic.detectors.weights import load_weights
+from polyadic.files import fill_model, find_model, move_model, read_vocabulary, read_weights, write_about, write_weights
+from polyadic.structures.detections import Detections
+from polyadic.structures.images import Photo, open_photo
+from polyadic.structures.scenes import scale_boxes
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+
+_LEAST_SIDE = 1e-2  # pixels; torchvision's
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The boxes of one picture, best first, in its pixels."""
+
+    boxes: Float[Tensor, "N 4"]
+    labels: Int[Tensor, " N"]
+    scores: Float[Tensor, " N"]
+    distribution: Float[Tensor, "N C"]  # the background is left out: a row's sum is below 1
+
+
+def find_boxes(
+    network: FasterRCNN, pictures: list[Float[Tensor, "3 _ _"]], overlap: float, least: float, most: int
+) -> list[Found]:
+    """The boxes of pictures with pixels from 0 to 1, by a network in evaluation mode."""
+    sizes = [(int(each.shape[1]), int(each.shape[2])) for each in pictures]
+    images, _ = network.transform(pictures)
+    maps = network.backbone(images.tensors)
+    maps = {"0": maps} if isinstance(maps, Tensor) else maps
+    proposals, _ = network.rpn(images, maps)
+    heads = network.roi_heads
+    regions = heads.box_head(heads.box_roi_pool(maps, proposals, images.image_sizes))
+    logits, shifts = heads.box_predictor(regions)
+    probabilities = logits.float().softmax(-1)  # [P, 1 + C], the background first
+    corners = heads.box_coder.decode(shifts.float(), proposals)  # [P, 1 + C, 4]
+    counts = [len(each) for each in proposals]
+    found = []
+    for inside, distribution, size, scaled in zip(
+        corners.split(counts), probabilities.split(counts), sizes, images.image_sizes, strict=True
+    ):
+        scores, labels = distribution[:, 1:].max(1)
+        best = inside[torch.arange(len(labels), device=labels.device), labels + 1]
+        best = network.transform.postprocess([{"boxes": best}], [scaled], [size])[0]["boxes"]
+        boxes = clip_boxes_to_image(best, size)
+        kept = choose(boxes, scores, overlap, least, most)
+        found.append(Found(boxes[kept], labels[kept], scores[kept], distribution[kept, 1:]))
+    return found
+
+
+def choose(
+    boxes: Float[Tensor, "P 4"], scores: Float[Tensor, " P"], overlap: float, least: float, most: int
+) -> Int[Tensor, " N"]:
+    """Which boxes stay, best first: sure enough, with an area, and none that overlaps a better one by more."""
+    sure = torch.where(scores >= least)[0]
+    sure = sure[remove_small_boxes(boxes[sure], _LEAST_SIDE)]
+    kept: Tensor = sure[nms(boxes[sure], scores[sure], overlap)]
+    return kept[:most]
+
+
+_GROUPS = 8
+_CONTRAST = 5.0  # prevailing colours differ by about a fifth of the pixels' deviation
+
+
+class SmallBackbone(nn.Module):
+    """Pictures to one map of stride 8, whose places also see the map of stride 16."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.out_channels = 2 * width
+        self.early = nn.Sequential(_conv(3, 16, 2), _conv(16, width, 2), _conv(width, width))
+        self.middle = nn.Sequential(_conv(width, 2 * width, 2), *(_conv(2 * width, 2 * width) for _ in range(2)))
+        self.late = nn.Sequential(_conv(2 * width, 4 * width, 2), _conv(4 * width, 4 * width))
+        self.narrow = nn.Conv2d(4 * width, 2 * width, 1)
+        self.joined = _conv(2 * width, 2 * width)
+        self.colour = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2 * width))
+
+    def forward(self, pictures: Float[Tensor, "I 3 H W"]) -> Float[Tensor, "I C h w"]:
+        fine = self.middle(self.early(pictures))
+        coarse = interpolate(self.narrow(self.late(fine)), size=fine.shape[-2:])
+        found: Tensor = self.joined(fine + coarse)
+        colour: Tensor = self.colour(prevailing_colour(pictures))
+        return found + colour[..., None, None]
+
+
+def prevailing_colour(pictures: Float[Tensor, "I 3 H W"]) -> Float[Tensor, "I 2"]:
+    """The median pixel, channel by channel, as red and blue against green."""
+    middle = pictures.flatten(2).median(-1).values  # [I, 3]
+    return _CONTRAST * (middle[:, ::2] - middle[:, 1:2])
+
+
+def _conv(inner: int, outer: int, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inner, outer, 3, stride, 1, bias=False), nn.GroupNorm(_GROUPS, outer), nn.ReLU(inplace=True)
+    )
+
+
+_RATIOS = (0.5, 1.0, 2.0)  # height / width of anchors
+_VGG16_FROZEN = 10  # layers up to conv2_2 and its pooling
+
+
+def build_network(config: DetectorConfig, classes: int, fetch: bool = True) -> FasterRCNN:
+    """`fetch`: with the weights that the config names; False where they will be loaded."""
+    network: FasterRCNN = _BUILD[config.network](config, classes + 1)
+    if fetch and config.weights != "random":
+        load_weights(network, config.network, config.weights)
+    return network
+
+
+def _vgg16(config: DetectorConfig, outputs: int) -> FasterRCNN:
+    """To conv5_3; the regions are 7 x 7 and pass through VGG16's own fully connected layers."""
+    whole = vgg16(weights=None)
+    maps = whole.features[:-1]  # without the last pooling: stride 16
+    maps.out_channels = 512
+    if config.weights != "random":
+        maps[:_VGG16_FROZEN].requires_grad_(False)
+    return FasterRCNN(
+        maps,
+        rpn_anchor_generator=AnchorGenerator(((32, 64, 128, 256, 512),), (_RATIOS,)),
+        box_roi_pool=MultiScaleRoIAlign(["0"], 7, 2),
+        box_head=nn.Sequential(nn.Flatten(), *whole.classifier[:-1]),
+        box_predictor=FastRCNNPredictor(4096, outputs),
+        **_sizes(config),
+    )
+
+
+def _resnet50(config: DetectorConfig, outputs: int) -> FasterRCNN:
+    maps = resnet_fpn_backbone(backbone_name="resnet50", weights=None, **_thawed(config, 5))
+    return FasterRCNN(maps, outputs, **_sizes(config))
+
+
+def _mobilenetv3(config: DetectorConfig, outputs: int) -> FasterRCNN:
+    maps = mobilenet_backbone(backbone_name="mobilenet_v3_large", weights=None, fpn=True, **_thawed(config, 6))
+    anchors = AnchorGenerator(((32, 64, 128, 256, 512),) * 3, (_RATIOS,) * 3)
+    return FasterRCNN(maps, outputs, rpn_anchor_generator=anchors, rpn_score_thresh=0.05, **_sizes(config))
+
+
+def _small(config: DetectorConfig, outputs: int) -> FasterRCNN:
+    """Anchors of the drawn things: 15 to 64 pixels, up to twice as high as wide."""
+    maps, pool, hidden = SmallBackbone(), 5, 256
+    return FasterRCNN(
+        maps,
+        rpn_anchor_generator=AnchorGenerator(((20, 28, 40, 52),), ((0.7, 1.0, 2.0),)),
+        rpn_pre_nms_top_n_train=200,
+        rpn_pre_nms_top_n_test=200,
+        rpn_post_nms_top_n_train=64,
+        rpn_post_nms_top_n_test=64,
+        rpn_batch_size_per_image=128,
+        box_roi_pool=MultiScaleRoIAlign(["0"], pool, 2),
+        box_head=TwoMLPHead(maps.out_channels * pool**2, hidden),
+        box_predictor=FastRCNNPredictor(hidden, outputs),
+        box_batch_size_per_image=64,
+        box_positive_fraction=0.5,
+        **_sizes(config),
+    )
+
+
+_BUILD: dict[str, Callable[[DetectorConfig, int], FasterRCNN]] = {
+    "vgg16": _vgg16,
+    "resnet50-fpn": _resnet50,
+    "mobilenetv3-fpn": _mobilenetv3,
+    "small": _small,
+}
+
+
+def _sizes(config: DetectorConfig) -> dict[str, int]:
+    return {"min_size": config.side, "max_size": config.longest}
+
+
+def _thawed(config: DetectorConfig, layers: int) -> dict[str, Any]:
+    """From random weights all layers learn; else three, as torchvision has it, with frozen batch statistics."""
+    if config.weights == "random":
+        return {"norm_layer": nn.BatchNorm2d, "trainable_layers": layers}
+    return {"norm_layer": FrozenBatchNorm2d, "trainable_layers": 3}
+
+
+class Detector(nn.Module):
+    """Photos to `Detections`, whose labels are of the vocabulary's objects."""
+
+    def __init__(self, config: DetectorConfig, vocabulary: Vocabulary, *, fetch: bool = True) -> None:
+        """`fetch`: get the weights as the config says; False where they will be loaded."""
+        super().__init__()
+        self.config, self.vocabulary = config, vocabulary
+        self.network = build_network(config, len(vocabulary.objects), fetch)
+
+    @property
+    def device(self) -> torch.device:
+        first: Tensor = next(self.network.parameters())
+        return first.device
+
+    @contextmanager
+    def _precision(self) -> Iterator[None]:
+        kind: torch.dtype = getattr(torch, self.config.precision)
+        with torch.autocast(self.device.type, kind, enabled=kind != torch.float32):
+            yield
+
+    def forward(self, photo: Any) -> Detections:
+        """The boxes of one photo: a path, a PIL image, an array, a tensor or a `Photo`."""
+        return self.detect([photo])[0]
+
+    @torch.no_grad()
+    def detect(self, photos: Sequence[Any], batch: int = 8) -> list[Detections]:
+        """The boxes of each photo, in pixels of the photo.
+
+        `batch` photos at most pass at once, and only those of one size: none is padded, and each gets what it would
+        get alone. On a CPU large ones pass one by one, which is faster.
+        """
+        if batch < 1:
+            raise PolyadicError(f"Detector: batch must be at least 1, got {batch}")
+        batch = min(batch, at_once(self.device, self.config.side * self.config.longest))
+        was = self.training
+        self.eval()
+        try:
+            found: list[Detections] = []
+            for at in range(0, len(photos), batch):
+                found += self._detect([open_photo(each) for each in photos[at : at + batch]])
+            return found
+        finally:
+            self.train(was)
+
+    def _detect(self, photos: list[Photo]) -> list[Detections]:
+        groups: dict[tuple[int, int], list[int]] = {}
+        for at, photo in enumerate(photos):
+            groups.setdefault(photo.image.size, []).append(at)
+        found: dict[int, Detections] = {}
+        config = self.config
+        for members in groups.values():
+            pictures = [to_pixels(photos[at]).to(self.device).float() / 255 for at in members]
+            with self._precision():
+                boxes = find_boxes(self.network, pictures, config.nms, config.score, config.most)
+            found |= {at: _detections(photos[at], each) for at, each in zip(members, boxes, strict=True)}
+        return [found[at] for at in range(len(photos))]
+
+    def losses(
+        self,
+        pictures: list[UInt8[Tensor, "3 _ _"]],
+        boxes: list[Float[Tensor, "_ 4"]],
+        labels: list[Int[Tensor, " _"]],
+    ) -> dict[str, Tensor]:
+        """Of proposals (objectness, corners) and of regions (class, corners); boxes in pixels of their picture."""
+        targets = [
+            {"boxes": corners.to(self.device), "labels": each.to(self.device) + 1}  # 0 is the background
+            for corners, each in zip(boxes, labels, strict=True)
+        ]
+        with self._precision():
+            found: dict[str, Tensor] = self.network([x.to(self.device).float() / 255 for x in pictures], targets)
+        return found
+
+    def save(self, folder: str | Path, **about: Any) -> None:
+        """One folder that needs nothing else: weights, config, vocabulary, versions."""
+        # merged
+
+        save(self, Path(folder), about)
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, device: str | torch.device = "cpu", vocabulary: Vocabulary | None = None
+    ) -> Detector:
+        """What `save` wrote, or a training run's best one. A `vocabulary` given here must be the saved one."""
+        # merged
+
+        return load(Path(folder), torch.device(device), vocabulary)
+
+
+def to_pixels(photo: Photo) -> UInt8[Tensor, "3 H W"]:
+    return torch.from_numpy(np.array(photo.image)).permute(2, 0, 1).contiguous()
+
+
+def _detections(photo: Photo, found: Found) -> Detections:
+    boxes = scale_boxes(found.boxes.cpu().double().numpy(), photo.image.size, photo.size)
+    return Detections(
+        photo.name,
+        boxes,
+        found.labels.cpu().numpy(),
+        found.scores.cpu().double().numpy(),
+        photo.size,
+        found.distribution.cpu().numpy(),
+    )
+
+
+FORMAT = "polyadic.Detector/1"
+
+
+def save(detector: Detector, folder: Path, about: Mapping[str, Any]) -> None:
+    from safetensors import SafetensorError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_about(folder, detector.config.to_json(), detector.vocabulary)
+        write_weights(folder, detector.network.state_dict(), {"format": FORMAT, "about": json.dumps(about)})
+    except (OSError, SafetensorError) as error:
+        raise PolyadicError(f"cannot write the detector to {folder}: {error}") from error
+
+
+def load(folder: Path, device: torch.device, vocabulary: Vocabulary | None) -> Detector:
+    # merged
+
+    folder = find_model(folder, "`polyadic detect train` and Detector.save")
+    weights, _ = read_weights(folder, FORMAT)
+    names = read_vocabulary(folder, vocabulary)
+    detector = Detector(load_detector_config(folder / "config.json"), names, fetch=False)
+    fill_model(detector.network, weights, folder)
+    move_model(detector, device, folder)
+    return detector.eval()

@@ -1,0 +1,344 @@
+"""The photo with its boxes, the arrows of the best relations, and labels that hide nothing that matters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from PIL import Image as Pillow
+from PIL.Image import Image
+
+from polyadic.draw.arrows import (
+    Words,
+    anchor_points,
+    arrow_curves,
+    arrow_shapes,
+    bow,
+    keep_free,
+    leaders,
+    loop,
+    part,
+    words,
+)
+from polyadic.draw.layout import Label, Rect, Size, arrange, arrow_labels, box_label, place_labels, settle
+from polyadic.draw.shapes import (
+    ARROW,
+    FAINT,
+    HIT,
+    HIT_ARROW,
+    INK,
+    PAPER,
+    Colour,
+    Dot,
+    Drawing,
+    Photo,
+    Rectangle,
+    Shape,
+    fit_text,
+    line_height,
+    load_font,
+    text_in_row,
+    tick,
+)
+from polyadic.structures.images import to_rgb
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+
+MOST_LINES = 5  # of one arrow; the list has all
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One relation to draw; `subject` and `object` are indices of boxes."""
+
+    subject: int
+    object: int
+    text: str  # "person ride horse", in the list
+    predicate: str  # "ride", on the arrow
+    score: float | None = None
+    hit: bool | None = None  # None: nobody knows
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        return self.subject, self.object
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What is said of one pair, subject first: one arrow, with a line of text for each predicate."""
+
+    pair: tuple[int, int]
+    lines: tuple[tuple[str, Colour], ...]
+    colour: Colour
+
+
+def relations_to_draw(
+    vocabulary: Vocabulary,
+    pairs: Int[np.ndarray, "M 2"],
+    triplets: Int[np.ndarray, "M 3"],
+    scores: Float[np.ndarray, " M"] | None = None,
+    hits: Bool[np.ndarray, " M"] | None = None,
+) -> list[Drawn]:
+    """Best first if there are scores, else in the given order; all columns are in one order, `hits` too.
+
+    Of a scene: `relations_to_draw(vocabulary, scene.relations[:, ::2], scene.triplets)`.
+    """
+    lengths = {len(column) for column in (pairs, triplets, scores, hits) if column is not None}
+    if len(lengths) > 1:
+        raise PolyadicError(f"relations_to_draw: pairs, triplets, scores, hits need one length, got {sorted(lengths)}")
+    order = range(len(pairs)) if scores is None else np.argsort(-scores, kind="stable").tolist()
+    drawn = []
+    for i in order:
+        words = vocabulary.decode(triplets[i].tolist())
+        subject, object = pairs[i].tolist()
+        score = None if scores is None else float(scores[i])
+        drawn.append(Drawn(subject, object, " ".join(words), words[1], score, None if hits is None else bool(hits[i])))
+    return drawn
+
+
+def bundle(relations: Sequence[Drawn]) -> list[Bundle]:
+    """Relations by pair, in order of the best of each; green where at least one is a hit."""
+    pairs: dict[tuple[int, int], dict[str, bool]] = {}
+    for each in relations:
+        hits = pairs.setdefault(each.pair, {})
+        hits[each.predicate] = hits.get(each.predicate, False) or bool(each.hit)
+    bundles = []
+    for pair, hits in pairs.items():
+        lines = [(predicate, HIT if hit else PAPER) for predicate, hit in hits.items()]
+        if len(lines) > MOST_LINES:
+            lines[MOST_LINES - 1 :] = [(f"and {len(lines) - MOST_LINES + 1} more", PAPER)]
+        bundles.append(Bundle(pair, tuple(lines), HIT_ARROW if any(hits.values()) else ARROW))
+    return bundles
+
+
+def boxes_of(relations: Sequence[Drawn]) -> list[int]:
+    """The boxes that take part, in order of their first relation."""
+    return list(dict.fromkeys(i for relation in relations for i in relation.pair))
+
+
+def number_names(boxes: Float[np.ndarray, "N 4"], names: Sequence[str]) -> list[str]:
+    """Names of boxes; of a class that occurs several times with a number, from left to right."""
+    numbered = list(names)
+    for name in set(names):
+        same = [i for i, other in enumerate(names) if other == name]
+        same.sort(key=lambda i: (boxes[i, 0] + boxes[i, 2], boxes[i, 1] + boxes[i, 3]))
+        for number, i in enumerate(same if len(same) > 1 else (), start=1):
+            numbered[i] = f"{name} {number}"
+    return numbered
+
+
+SMALLEST = 5  # px: the side of the smallest box that is drawn
+
+
+def photo_size(size: Size, width: int) -> Size:
+    """`width` wide and at most twice as high; what would become a thin strip is drawn up to three times as long."""
+    factor = min(width / size[0], 2 * width / size[1])
+    factor = max(factor, min(width / 4 / min(size), 3 * width / max(size)))
+    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+
+
+def fit_photo(image: Image, size: Size) -> Image:
+    """In RGB on white; much enlarged pixels stay square."""
+    how = Pillow.Resampling.NEAREST if size[0] >= 4 * image.width else Pillow.Resampling.LANCZOS
+    return to_rgb(image).resize(size, how, reducing_gap=3.0)
+
+
+def photo_panel(
+    photo: Image,
+    boxes: Float[np.ndarray, "N 4"],
+    names: Sequence[str],
+    colours: Sequence[Colour],
+    relations: Sequence[Drawn],
+    arrows: int,
+    width: int,
+    font_size: int,
+) -> Drawing:
+    """Boxes are in pixels of the photo as it is drawn. Around a thin strip there is room for labels."""
+    room = max(photo.width, width // 2), max(photo.height, width // 3)
+    at = (room[0] - photo.width) // 2, (room[1] - photo.height) // 2
+    placed = _visible(boxes, photo.size) + np.array([*at, *at])
+    thick = max(2, width // 240)
+    pointed = bundle(relations[:arrows])
+    main = boxes_of(relations[:arrows])
+    shown = [*main, *(i for i in boxes_of(relations) or range(len(boxes)) if i not in main)]
+    rects = {i: _whole(placed[i]) for i in shown}
+    points = np.zeros((len(boxes), 2))
+    points[main] = anchor_points(placed[main], room)
+    curves = arrow_curves(points, [each.pair for each in pointed], room, gap=1.5 * thick + 3)
+
+    dots = [_dot(points[i], 1.5 * thick) for i in main]
+    most = 0.45 * room[0]
+    texts = [words([(names[i], colours[i])], font_size, most) for i in shown]
+    texts += [words(each.lines, font_size, most) for each in pointed]
+    labels = [box_label(text.size, rects[i]) for text, i in zip(texts, shown, strict=False)]
+    sizes = [text.size for text in texts[len(shown) :]]
+    labels += arrow_labels(sizes, curves)
+    places = place_labels(labels, room, [*keep_free(curves, sizes, thick), *dots])
+
+    shapes: list[Shape] = [Photo((at,), "photo", photo)]
+    for i in reversed(shown):
+        x1, y1, x2, y2 = rects[i]
+        line = thick if i in main else 1
+        shapes.append(Rectangle(((x1, y1), (x2, y2)), "box", outline=colours[i], thick=line))
+    lines, heads = arrow_shapes(curves, [each.colour for each in pointed], thick)
+    shapes += [*leaders(labels, texts, places, on_photo=True), *lines]
+    for i in main:
+        centre = float(points[i, 0]), float(points[i, 1])
+        shapes += [Dot((centre,), "rim", PAPER, 1.5 * thick + 1), Dot((centre,), "anchor", colours[i], 1.5 * thick)]
+    shapes += heads
+    for n, (text, place) in enumerate(zip(texts, places, strict=True)):
+        shapes += text.shapes(place, "name" if n < len(shown) else "label") if place else []
+    return Drawing(room, tuple(shapes))
+
+
+def _visible(boxes: Float[np.ndarray, "N 4"], size: Size) -> Float[np.ndarray, "N 4"]:
+    """Cut off at the edges of the photo, and large enough to be seen."""
+    edge = np.array(size, np.float64)
+    low, high = boxes[:, :2].clip(0, edge), boxes[:, 2:].clip(0, edge)
+    least = np.minimum(SMALLEST, edge)
+    more = (least - (high - low)).clip(0) / 2
+    low = np.minimum((low - more).clip(0), edge - least)
+    return np.concatenate([low, np.maximum(high, low + least)], 1)
+
+
+def _whole(box: Float[np.ndarray, " 4"]) -> Rect:
+    x1, y1, x2, y2 = (round(float(value)) for value in box)
+    return x1, y1, x2, y2
+
+
+def _dot(point: Float[np.ndarray, " 2"], radius: float) -> Rect:
+    (x1, y1), (x2, y2) = np.floor(point - radius - 1).astype(int), np.ceil(point + radius + 1).astype(int)
+    return int(x1), int(y1), int(x2), int(y2)
+
+
+BENDS = (0.0, 0.12, -0.12, 0.24, -0.24, 0.4, -0.4)  # of an edge, best first
+BENDS_OF_TWO = (0.16, 0.28, 0.42)  # where there is an opposite edge: each keeps to its left
+THICK = 1.6
+GAP = 10  # px around a node, at least
+FACTORS = (1.15, 1.0, 0.9, 0.8)  # of the usual distance, the first that fits
+GROWTH = 1.2  # of the height, until every label has a place
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What is to be placed; `edges` are (subject node, object node)."""
+
+    nodes: tuple[Words, ...]
+    edges: tuple[tuple[int, int], ...]
+    predicates: tuple[Words, ...]  # of each edge
+    colours: tuple[Colour, ...]  # of each edge
+
+
+def graph_panel(
+    boxes: Float[np.ndarray, "N 4"],
+    names: Sequence[str],
+    colours: Sequence[Colour],
+    relations: Sequence[Drawn],
+    room: Size,
+    font_size: int,
+) -> Drawing:
+    """As wide as the room, and higher where the graph needs it. An edge with a hit is green."""
+    shown, bundles = boxes_of(relations), bundle(relations)
+    if not shown:
+        return Drawing(room, ())
+    most = 0.3 * room[0]
+    graph = Graph(
+        tuple(words([(names[i], colours[i])], font_size, most) for i in shown),
+        tuple((shown.index(each.pair[0]), shown.index(each.pair[1])) for each in bundles),
+        tuple(words(each.lines, font_size, most) for each in bundles),
+        tuple(each.colour for each in bundles),
+    )
+    sizes = np.array([node.size for node in graph.nodes]) + 2 * GAP
+    parts = settle((boxes[shown, :2] + boxes[shown, 2:]) / 2, graph.edges)
+    tried = [arrange(parts, sizes, room[0], factor) for factor in FACTORS]
+    centres, height = next((each for each in tried if each[1] <= room[1]), tried[-1])
+    height = max(height, room[1])
+    while not (drawing := _placed(graph, centres, (room[0], height))):
+        height = round(height * GROWTH)
+    return drawing
+
+
+def _placed(graph: Graph, centres: Float[np.ndarray, "N 2"], room: Size) -> Drawing | None:
+    """None where there is not enough room."""
+    wanted = []
+    for node, centre in zip(graph.nodes, centres, strict=True):
+        w, h = node.size[0] + 2 * GAP, node.size[1] + 2 * GAP
+        corner = round(float(centre[0]) - w / 2), round(float(centre[1]) - h / 2)
+        wanted.append(Label((w, h), (corner,), corner))
+    rects = [(r[0] + GAP, r[1] + GAP, r[2] - GAP, r[3] - GAP) for r in place_labels(wanted, room) if r]
+    if len(rects) < len(wanted):
+        return None
+    curves = _curves(graph.edges, rects, room)
+    sizes = [text.size for text in graph.predicates]
+    labels = arrow_labels(sizes, curves)
+    places = place_labels(labels, room, [*rects, *keep_free(curves, sizes, THICK)])
+    lines, heads = arrow_shapes(curves, graph.colours, THICK)
+    shapes: list[Shape] = [*leaders(labels, graph.predicates, places, on_photo=False), *lines, *heads]
+    for node, rect in zip(graph.nodes, rects, strict=True):
+        shapes += node.shapes(rect, "node")
+    for text, place in zip(graph.predicates, places, strict=True):
+        if place is None:
+            return None
+        shapes += text.shapes(place, "label")
+    return Drawing(room, tuple(shapes))
+
+
+def _curves(edges: Sequence[tuple[int, int]], rects: Sequence[Rect], room: Size) -> list[np.ndarray]:
+    """From node to node, each with the least bend that avoids other nodes."""
+    frames, edge = np.array(rects, np.float64), np.array(room) - 1.0
+    centres = (frames[:, :2] + frames[:, 2:]) / 2
+    curves = []
+    for subject, object in edges:
+        own, others = frames[[subject, object]], np.delete(frames, [subject, object], 0)
+        if subject == object:
+            tried = [loop(np.array([centres[subject, 0], own[0, 1] + 4]), 18)]
+        else:
+            bends = BENDS_OF_TWO if (object, subject) in edges else BENDS
+            tried = [bow(centres[subject], centres[object], bend) for bend in bends]
+        hidden = [int(_inside(curve, others, 4).sum()) for curve in tried]
+        curve = tried[int(np.argmin(hidden))]
+        curves.append(part(curve, ~_inside(curve, own, 2)).clip(0, edge))
+    return curves
+
+
+def _inside(curve: Float[np.ndarray, "K 2"], rects: Float[np.ndarray, "M 4"], margin: float) -> Bool[np.ndarray, " K"]:
+    """Which points lie in a rectangle, or so near to it."""
+    low, high = rects[:, :2] - margin, rects[:, 2:] + margin
+    inside = np.logical_and(curve[:, None] > low, curve[:, None] < high)  # [K, M, 2]
+    some: np.ndarray = np.any(np.all(inside, axis=2), axis=1)
+    return some
+
+
+def list_panel(
+    relations: Sequence[Drawn], names: Sequence[str], numbered: Sequence[str], width: int, font_size: int
+) -> Drawing:
+    """One row per relation: rank, text, score. Where the text has the names of the boxes, it has their numbers too."""
+    font = load_font(font_size)
+    row = line_height(font) + 6
+    mark = round(0.7 * font_size) if any(relation.hit for relation in relations) else 0
+    left, right = 8 + mark + (4 if mark else 0), width - 8
+    indent = font.getlength(f"{len(relations)} ") + 4
+    shapes: list[Shape] = []
+    if not relations:
+        shapes.append(text_in_row("no relations", left, 0, row, font_size, FAINT, "row"))
+    for i, relation in enumerate(relations):
+        top = i * row
+        if relation.hit:
+            shapes.append(Rectangle(((0, top), (width, top + row - 1)), "hit", HIT))
+            shapes.append(tick(8, top + row / 2, mark))
+        rank, score = str(i + 1), "" if relation.score is None else f"{relation.score:.3g}"
+        told = _told(relation, names) == " ".join(relation.text.split())
+        text = _told(relation, numbered) if told else relation.text
+        text = fit_text(text, font, right - left - indent - font.getlength(score) - 8)
+        for x, content, colour in (
+            (left + indent - 6 - font.getlength(rank), rank, FAINT),
+            (left + indent, text, INK),
+            (right - font.getlength(score), score, FAINT),
+        ):
+            shapes.append(text_in_row(content, x, top, row, font_size, colour, "row"))
+    return Drawing((width, row * max(len(relations), 1)), tuple(shapes))
+
+
+def _told(relation: Drawn, names: Sequence[str]) -> str:
+    return " ".join(f"{names[relation.subject]} {relation.predicate} {names[relation.object]}".split())

@@ -1,0 +1,188 @@
+"""The count table: relations from labels and training counts alone, the baseline that pixels must beat.
+
+    f = conf_s · conf_o · P(p | s, o) · P(annotated | s, o)
+
+P(p | s, o) backs off from (s, o) to the mean of P(p | s) and P(p | o), and these to P(p). P(annotated | s, o) is the
+share of ordered pairs of such objects, in training images, that have a relation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from polyadic.evaluation import kernel as matching
+from polyadic.evaluation.matching import among, seen_keys, triplet_keys
+from polyadic.evaluation.protocol import Protocol
+from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+
+
+@dataclass(frozen=True)
+class CountTable:
+    """Training counts, and the relations that they predict for labelled boxes."""
+
+    given_subject: Float[np.ndarray, "S P"]  # P(p | s)
+    given_object: Float[np.ndarray, "O P"]  # P(p | o)
+    triplets: dict[tuple[int, int], Counter[int]]  # (s, o) -> predicate -> count
+    annotated: Counter[tuple[int, int]]  # ordered pairs of classes with a relation
+    pairs: Counter[tuple[int, int]]  # all ordered pairs of two objects
+    labels: Float[np.ndarray, " O"]  # P(class) of a box
+    _rows: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
+    _best: dict[tuple[int | None, bool, int], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def fit(cls, scenes: Iterable[Scene], vocabulary: Vocabulary) -> CountTable:
+        """Count training scenes; several annotations of one predicate on one pair count once."""
+        S, P, O = vocabulary.sizes
+        by_subject, by_object, by_predicate = np.zeros((S, P)), np.zeros((O, P)), np.zeros(P)
+        triplets: dict[tuple[int, int], Counter[int]] = {}
+        annotated: Counter[tuple[int, int]] = Counter()
+        pairs: Counter[tuple[int, int]] = Counter()
+        boxes = np.ones(O)
+        for scene in scenes:
+            labels = scene.labels.tolist()
+            np.add.at(boxes, scene.labels, 1)
+            distinct = set(map(tuple, scene.relations.tolist()))
+            for s, p, o in distinct:
+                ends = labels[s], labels[o]
+                triplets.setdefault(ends, Counter())[p] += 1
+                by_subject[ends[0], p] += 1
+                by_object[ends[1], p] += 1
+                by_predicate[p] += 1
+            annotated.update((labels[s], labels[o]) for s, o in {(s, o) for s, _, o in distinct})
+            classes = Counter(labels)
+            for a, n in classes.items():
+                for b, m in classes.items():
+                    pairs[a, b] += n * m - (n if a == b else 0)
+        everything = (by_predicate + 1) / (by_predicate.sum() + P)  # P(p)
+        given_subject = (by_subject + 5 * everything) / (by_subject.sum(1, keepdims=True) + 5)
+        given_object = (by_object + 5 * everything) / (by_object.sum(1, keepdims=True) + 5)
+        return cls(given_subject, given_object, triplets, annotated, pairs, boxes / boxes.sum())
+
+    def row(self, subject: int, object: int) -> Float[np.ndarray, " P"]:
+        """P(p | s, o) · P(annotated | s, o) of all predicates."""
+        key = subject, object
+        if key not in self._rows:
+            seen = self.triplets.get(key, Counter())
+            counts = self.given_subject[subject] + self.given_object[object]  # 2 · the mean of both
+            for predicate, n in seen.items():
+                counts[predicate] += n
+            share = (self.annotated[key] + 0.5) / (self.pairs[key] + 3.5)
+            self._rows[key] = counts / (seen.total() + 2) * share
+        return self._rows[key]
+
+    def predict(self, detections: Detections, k: int | None = None) -> Predictions:
+        """Relations of every ordered pair of two boxes, the best k predicates each."""
+        labels, n = detections.labels, len(detections)
+        O = len(self.given_object)
+        if n and not 0 <= labels.min() <= labels.max() < O:
+            raise PolyadicError(f"CountTable: {detections.image} has label {labels.max()} of {O} classes")
+        subject, object = np.nonzero(~np.eye(n, dtype=bool))
+        P = self.given_subject.shape[1]
+        table = np.zeros((len(subject), P))
+        for at, key in enumerate(zip(labels[subject].tolist(), labels[object].tolist(), strict=True)):
+            table[at] = self.row(*key)
+        table *= (detections.scores[subject] * detections.scores[object])[:, None]
+        k = min(k or P, P)
+        best = np.argsort(-table, axis=1, kind="stable")[:, :k]  # [B, k]
+        pair = np.repeat(np.arange(len(subject)), k)
+        triplets = np.stack([labels[subject][pair], best.ravel(), labels[object][pair]], axis=1)
+        scores = np.take_along_axis(table, best, 1).ravel()
+        ends = np.stack([subject, object], axis=1)[pair]
+        boxes = detections.boxes, ends, triplets, scores, labels, detections.scores
+        return Predictions(detections.image, *boxes, size=detections.size)
+
+    def predict_unlabelled(
+        self,
+        image: str,
+        boxes: Float[np.ndarray, "N 4"],
+        k: int | None = None,
+        per_labels: bool = False,
+        top: int = 100,
+    ) -> Predictions:
+        """The same, when nobody says what is in the boxes: each pair gets the triplets likeliest for any pair.
+
+        P(s) P(o) stand for the confidences; class pairs that never share a training image are left out. With
+        `per_labels` the k are counted per pair of labels. No more than an image's best `top` come out.
+        """
+        pairs = np.argwhere(~np.eye(len(boxes), dtype=bool))
+        triplets, scores = self._likeliest(k, per_labels, top)
+        n = min(len(triplets), -(-top // max(len(pairs), 1)))  # all pairs share one list
+        each = np.tile(np.arange(n), len(pairs))
+        return Predictions(image, boxes, np.repeat(pairs, n, axis=0), triplets[each], scores[each])
+
+    def _likeliest(self, k: int | None, per_labels: bool, top: int) -> tuple[np.ndarray, np.ndarray]:
+        """Triplets of any pair by falling score, at most k in all, or of each pair of labels."""
+        if (k, per_labels, top) not in self._best:
+            P = self.given_subject.shape[1]
+            limit = min(k or P, P) if per_labels else P
+            found: list[tuple[float, int, int, int]] = []
+            for s, o in sorted(self.pairs):
+                row = self.labels[s] * self.labels[o] * self.row(s, o)
+                found += [(-float(row[p]), s, int(p), o) for p in np.argsort(-row, kind="stable")[:limit]]
+            found.sort()
+            keep = top if per_labels or k is None else min(k, top)
+            rows = np.array([row[1:] for row in found[:keep]], np.int64).reshape(-1, 3)
+            self._best[k, per_labels, top] = rows, -np.array([row[0] for row in found[:keep]])
+        return self._best[k, per_labels, top]
+
+
+@dataclass
+class Ceiling:
+    """Takes images one by one and sums the truths within reach, aggregated as the protocol does."""
+
+    protocol: Protocol
+    relabel: bool = False
+    seen: Int[np.ndarray, "M 3"] | None = None  # training triplets, for zero-shot
+    _seen: Int[np.ndarray, " K"] = field(init=False, repr=False)
+    _hits: float = 0.0
+    _all: float = 0.0
+    _truths: int = 0
+
+    def __post_init__(self) -> None:
+        if self.seen is None and self.protocol.subset == "zero-shot":
+            raise PolyadicError("Ceiling: zero-shot recall needs the training triplets (seen=...)")
+        self._seen = seen_keys(self.seen)
+
+    def update(
+        self,
+        scene: Scene,
+        boxes: Float[np.ndarray, "N 4"] | None,
+        labels: Int[np.ndarray, " N"] | None = None,
+        absent: bool | None = None,
+    ) -> None:
+        """One image and its boxes in the annotated frame, None for none.
+
+        `absent`: whether it counts as an image without predictions (`no_prediction`), by default if there are none.
+        """
+        truths, rows = scene.triplets, scene.relations
+        if self.protocol.subset == "zero-shot":
+            counted = ~among(triplet_keys(truths), self._seen)
+            truths, rows = truths[counted], rows[counted]
+        absent = boxes is None if absent is None else absent
+        if not len(truths) or (absent and self.protocol.no_prediction == "drop"):
+            return
+        boxes = np.zeros((0, 4)) if boxes is None else boxes
+        if labels is None:
+            if not self.relabel and len(boxes):
+                raise PolyadicError(f"Ceiling: the boxes of {scene.name} have no labels to keep; use relabel=True")
+            labels = np.zeros(len(boxes), np.int64)
+        checked = Detections(scene.name, boxes, labels, np.ones(len(boxes)))
+        where = self.protocol.task == "phrase", self.protocol.iou, self.protocol.iou_offset
+        found = matching.reachable(
+            checked.boxes, checked.labels, self.relabel, scene.boxes[rows[:, ::2]], truths, *where
+        )
+        weight = 1.0 if self.protocol.aggregate == "pooled" else 1 / len(truths)
+        self._hits += weight * int(found.sum())
+        self._all += weight * len(truths)
+        self._truths += len(truths)
+
+    def result(self) -> float:
+        """Percent of the truths of all images so far."""
+        return 100 * self._hits / self._all if self._all else float("nan")

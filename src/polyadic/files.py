@@ -1,0 +1,195 @@
+"""Models on disk: each file is written whole or not at all, and what is damaged is told in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+WEIGHTS = "model.safetensors"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    half = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        half.write_text(text, encoding="utf-8")
+        os.replace(half, path)
+    finally:
+        with suppress(OSError):
+            half.unlink()
+
+
+def write_weights(folder: Path, weights: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """The file `WEIGHTS` of a folder, whole or not at all."""
+    from safetensors.torch import save_file
+
+    tensors = {name: x.detach().cpu().contiguous() for name, x in weights.items()}
+    half = folder / f".{WEIGHTS}.{os.getpid()}.part"
+    try:
+        save_file(tensors, half, metadata)
+        readable(half)
+        os.replace(half, folder / WEIGHTS)
+    finally:
+        with suppress(OSError):
+            half.unlink()
+
+
+def write_about(folder: Path, config: dict[str, Any], vocabulary: Vocabulary) -> None:
+    """What stands beside the weights: config, class names, versions."""
+    hide_paths(config)
+    write_text(folder / "config.json", json.dumps(config, indent=1))
+    write_text(folder / "vocabulary.json", vocabulary.to_json())
+    write_text(folder / "versions.json", json.dumps(versions(), indent=1))
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder is meant to hold a saved model or a run, even one that lacks something."""
+    places = (folder / WEIGHTS, folder / "vocabulary.json", folder / "model" / WEIGHTS, folder / "last.pt")
+    return any(place.is_file() for place in places)
+
+
+def find_model(folder: Path, maker: str) -> Path:
+    """The folder of a saved model, or of a run's best one; `maker` is how one comes about."""
+    folder = folder.expanduser()
+    if not (folder / WEIGHTS).exists() and (folder / "model" / WEIGHTS).exists():
+        folder = folder / "model"  # a training run
+    missing = [name for name in (WEIGHTS, "config.json", "vocabulary.json") if not (folder / name).is_file()]
+    if missing:
+        what = "no such folder" if not folder.is_dir() else f"{missing[0]} is missing"
+        raise PolyadicError(f"{folder} holds no saved model: {what}; {maker} make one")
+    return folder
+
+
+def read_vocabulary(folder: Path, expected: Vocabulary | None) -> Vocabulary:
+    """The names of a saved model, which must be the expected ones."""
+    try:
+        names = Vocabulary.from_json((folder / "vocabulary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PolyadicError(f"{folder / 'vocabulary.json'} cannot be read: {error}") from error
+    difference = names.difference(expected) if expected is not None else None
+    if difference:
+        raise PolyadicError(f"{folder} was trained with another vocabulary ({difference}); train again on this dataset")
+    return names
+
+
+def read_weights(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of `WEIGHTS`, which must be of this format."""
+    from safetensors import SafetensorError, safe_open
+
+    path = folder / WEIGHTS
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    except (SafetensorError, OSError) as error:
+        raise PolyadicError(f"{path} cannot be read: it is damaged or cut off ({error})") from error
+    if metadata.get("format") != kind:
+        raise PolyadicError(f"{path} is not a saved model: expected {kind}, got {metadata.get('format')}")
+    return tensors, metadata
+
+
+def fill_model(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+    """Weights into the model that the config beside them describes."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise PolyadicError(f"{folder / WEIGHTS} does not fit config.json beside it ({reason:.200})") from error
+
+
+def move_model(model: nn.Module, device: torch.device, folder: Path) -> None:
+    """To a device, where it is there."""
+    try:
+        model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        reason = " ".join(str(error).split())
+        raise PolyadicError(f"cannot load {folder} to the device {device} ({reason:.120}); cpu always works") from error
+
+
+_FOLDERS = (("data", "root"), ("cache", "folder"))
+_FILES = (("data", "detections"), ("data", "detector"), ("data", "simulate"), ("pixels", "weights"))
+
+
+def hide_paths(config: dict[str, Any]) -> None:
+    """Folders of this machine mean nothing on another: of a file its name stays."""
+    for section, name in (*_FOLDERS, *_FILES):
+        if name in config.get(section, {}):
+            config[section][name] = "" if (section, name) in _FOLDERS else Path(config[section][name]).name
+    if "weights" in config:
+        config["weights"] = Path(config["weights"]).name
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in ("polyadic", "torch", "torchvision", "timm", "numpy", "pillow"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def readable(path: Path) -> None:
+    """As other files are: safetensors makes files for their owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
+LARGEST = 1e18  # no pixel, score or size is larger; a whole number beyond float64 would not even convert
+
+
+def parse_json(text: bytes, where: str) -> Any:
+    """The value of one JSON text; `where` names it in the error."""
+    if text[:2] == b"\x1f\x8b":
+        raise PolyadicError(f"{where}: a gzip file; unpack it first")
+    if text[:64].lstrip()[:1] == b"<":
+        raise PolyadicError(f"{where}: a web page or XML, not JSON")
+    try:
+        return json.loads(text, object_pairs_hook=_no_key_twice)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        cure = "is it cut off, or a file of another kind?"
+        raise PolyadicError(f"{where}: not complete JSON ({error}); {cure}") from error
+    except RecursionError as error:
+        raise PolyadicError(f"{where}: JSON nested too deeply") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise PolyadicError(f"{where}: not usable JSON ({error})") from error
+    except _TwiceError as error:
+        raise PolyadicError(f"{where}: {error.key!r} occurs twice in one object; each needs one record") from error
+
+
+class _TwiceError(Exception):
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _TwiceError(key)
+            seen.add(key)
+    return value
+
+
+def is_positive(value: Any) -> bool:
+    """A number above 0: the side of a frame."""
+    return is_number(value) and value > 0
+
+
+def is_number(value: Any) -> bool:
+    """A number of a sane size: no truth value, no NaN, no infinity."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST

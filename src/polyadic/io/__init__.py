@@ -1,0 +1,1 @@
+"""Records on disk: ours, and those that others have published."""

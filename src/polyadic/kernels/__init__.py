@@ -1,1 +1,0 @@
-"""Loops that numba compiles. The shape checker cannot decorate them, so they live apart from their callers."""

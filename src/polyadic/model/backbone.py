@@ -1,0 +1,249 @@
+"""A picture and boxes -> region features: frozen backbone, feature maps, RoIAlign (Network Architecture).
+
+Any timm model that gives feature maps; weights from timm's hub, from a local file, or random. Maps of several strides
+are pooled alike and joined.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from polyadic.config.schema import Pixels
+from polyadic.structures.vocabulary import PolyadicError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+VERSION = "3"  # of the numbers that this file computes; part of a cache's key
+_REGIONS = 512  # pooled at once
+_CROPS = 16  # that pass the network at once
+_WIDER = 1.15  # a crop shows a little more than its box
+
+# what the weights were trained with, where timm's own numbers differ: (x - 127) / 128
+_INPUT = {"tf_efficientnet_lite": ((127 / 255,) * 3, (128 / 255,) * 3)}
+
+
+class Backbone(nn.Module):
+    """Region features of a picture. Always in evaluation mode; its weights move in the stage [backbone] alone."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, pixels: Pixels, fetch: bool = True) -> None:
+        """`fetch` = False leaves the weights random: they will be loaded."""
+        super().__init__()
+        self.pixels = pixels
+        self.maps: Any
+        self.maps, mean, std = _create(pixels, fetch)
+        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1) * 255)
+        self.register_buffer("std", torch.tensor(std).view(3, 1, 1) * 255)
+        channels = sum(self.maps.feature_info.channels())
+        self.width = channels * pixels.pool**2  # D
+        self.crop_width = channels if pixels.crops else 0
+        if fetch and (Path(pixels.weights).expanduser()).is_dir():
+            self.load_state_dict(_from_model(Path(pixels.weights).expanduser(), pixels.backbone, self))
+        self.learning = False
+        self.learn(False)
+
+    def learn(self, mode: bool) -> None:
+        """Thaw or freeze the weights."""
+        self.learning = mode
+        self.requires_grad_(mode)
+        self.train(mode)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Batch statistics are frozen with the weights."""
+        return super().train(mode and self.learning)
+
+    @property
+    def device(self) -> torch.device:
+        return self.mean.device
+
+    def forward(
+        self, picture: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
+    ) -> Float[Tensor, "K D"]:
+        """Features of boxes given in a frame of size (width, height) that the picture fills."""
+        return self.pool(self.feature_maps(picture[None]), boxes.to(self.device), frame)
+
+    def feature_maps(self, pictures: UInt8[Tensor, "I 3 H W"]) -> list[Tensor]:
+        maps: list[Tensor] = self.maps((pictures.to(self.device).float() - self.mean) / self.std)
+        return maps
+
+    def pool(self, maps: list[Tensor], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]) -> Float[Tensor, "K D"]:
+        from torchvision.ops import roi_align
+
+        size = torch.tensor([*frame, *frame], device=boxes.device, dtype=boxes.dtype)
+        found = []
+        for part in boxes.split(_REGIONS):
+            each = []
+            for full in maps:
+                fmap = full.float()
+                extent = torch.tensor([fmap.shape[-1], fmap.shape[-2]] * 2, device=boxes.device, dtype=boxes.dtype)
+                where = [(part / size * extent).float()]
+                each.append(roi_align(fmap, where, self.pixels.pool, sampling_ratio=2, aligned=True).flatten(1))
+            found.append(torch.cat(each, 1))
+        return torch.cat(found) if found else torch.zeros(0, self.width, device=boxes.device)
+
+    def cut(
+        self, picture: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
+    ) -> Float[Tensor, "K C"]:
+        """Ours: each box cut out of the picture and seen alone, larger than RoIAlign sees it; the mean of each map."""
+        from torchvision.ops import roi_align
+
+        side = self.pixels.crops
+        height, width = picture.shape[1:]
+        scale = torch.tensor([width / frame[0], height / frame[1]] * 2, device=boxes.device)
+        corners = boxes * scale
+        middle = (corners[:, :2] + corners[:, 2:]) / 2
+        half = ((corners[:, 2:] - corners[:, :2]) * _WIDER).clamp_min(side / 16) / 2
+        limit = torch.tensor([width, height], device=boxes.device).float()
+        where = torch.cat([(middle - half).clamp_min(0), torch.minimum(middle + half, limit)], 1)
+        whole = picture.to(self.device).float()[None]
+        found = []
+        for part in where.to(self.device).split(_CROPS):
+            crops = roi_align(whole, [part], side, sampling_ratio=2, aligned=True)
+            found.append(torch.cat([x.float().mean((2, 3)) for x in self.maps((crops - self.mean) / self.std)], 1))
+        return torch.cat(found) if found else torch.zeros(0, self.crop_width, device=self.device)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all that the features depend on, but picture and boxes."""
+        shape = (
+            VERSION,
+            self.pixels.backbone,
+            self.pixels.strides,
+            self.pixels.side,
+            self.pixels.longest,
+            self.pixels.pool,
+            self.pixels.crops,
+        )
+        value = hashlib.sha256(repr(shape).encode())
+        for name, tensor in sorted(self.state_dict().items()):
+            value.update(name.encode())
+            value.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return value.hexdigest()
+
+
+def prepare_picture(image: Image, pixels: Pixels) -> UInt8[Tensor, "3 H W"]:
+    """Scaled so that the shorter side is about `side` and the longer one at most about `longest`.
+
+    Sides are multiples of the largest stride, so that a feature map covers just the picture and boxes fall where they
+    belong.
+    """
+    from PIL.Image import Resampling
+
+    width, height = image.size
+    scale = min(pixels.side / min(width, height), pixels.longest / max(width, height))
+    cell = max(pixels.strides)
+    size = max(1, round(width * scale / cell)) * cell, max(1, round(height * scale / cell)) * cell
+    if size != image.size:
+        image = image.resize(size, Resampling.BILINEAR)
+    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
+
+
+def _create(pixels: Pixels, fetch: bool) -> tuple[Any, tuple[float, ...], tuple[float, ...]]:
+    import timm
+
+    logging.getLogger("timm.models._builder").setLevel(logging.ERROR)  # weights of the classifier are left out
+    name, weights = pixels.backbone, pixels.weights
+    if not timm.is_model(name.split(".")[0]):
+        near = timm.list_models(f"*{name.split('.')[0][:6]}*")[:3]
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        raise PolyadicError(f"pixels.backbone: timm knows no model {name!r}{hint}")
+    path = Path(weights).expanduser()
+    local = fetch and weights not in ("timm", "random") and not path.is_dir()
+    if local and not path.is_file():
+        raise PolyadicError(f"pixels.weights: no file {weights} (timm: pretrained ones from its hub; random: none)")
+    more: dict[str, Any] = {"pretrained_cfg_overlay": {"file": str(path)}} if local else {}
+    indices = _indices(name, pixels.strides)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of timm and its hub, about their own affairs
+            if local:
+                _check_complete(name, indices, path)
+            maps: Any = timm.create_model(
+                name, pretrained=local or (fetch and weights == "timm"), features_only=True, out_indices=indices, **more
+            )
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if local:
+            raise PolyadicError(
+                f"pixels.weights: {path.name} does not hold weights of {name} ({reason:.200})"
+            ) from error
+        if fetch and weights == "timm":
+            raise PolyadicError(
+                f"pixels.weights: cannot get timm's weights of {name} ({reason:.120}); give a local file instead"
+            ) from error
+        raise PolyadicError(f"pixels.backbone: {name} gives no feature maps ({reason:.200})") from error
+    known = next((value for start, value in _INPUT.items() if name.startswith(start)), None)
+    config = maps.pretrained_cfg if hasattr(maps, "pretrained_cfg") else maps.default_cfg
+    mean, std = known or (tuple(config["mean"]), tuple(config["std"]))
+    return maps, mean, std
+
+
+def _check_complete(name: str, indices: tuple[int, ...], path: Path) -> None:
+    """Refuse a file that leaves a weight random: timm would say nothing. NaN in its place shows what it reaches."""
+    import timm
+
+    held = timm.models.load_state_dict(str(path))
+    marks = {key: torch.full((), torch.nan).expand(x.shape) for key, x in held.items() if x.is_floating_point()}
+    if not marks:
+        raise ValueError("no weights at all")
+    net: Any = timm.create_model(
+        name,
+        pretrained=True,
+        features_only=True,
+        out_indices=indices,
+        pretrained_cfg_overlay={"state_dict": marks},
+    )
+    left = [key for key, x in net.state_dict().items() if x.is_floating_point() and not bool(x.isnan().all())]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise ValueError(f"it lacks {left[0]}{more}")
+
+
+def _from_model(folder: Path, name: str, like: nn.Module) -> dict[str, Tensor]:
+    """The backbone of a saved model or of a run."""
+    from safetensors import SafetensorError, safe_open
+
+    path = next(
+        (each for each in (folder / "model.safetensors", folder / "model" / "model.safetensors") if each.is_file()),
+        None,
+    )
+    if path is None:
+        raise PolyadicError(f"pixels.weights: {folder} holds no saved model")
+    try:
+        with safe_open(path, framework="pt") as file:
+            keys = [key for key in file.keys() if key.startswith("backbone.")]  # noqa: SIM118
+            found = {key.removeprefix("backbone."): file.get_tensor(key) for key in keys}
+    except (SafetensorError, OSError) as error:
+        raise PolyadicError(f"pixels.weights: {path} cannot be read: it is damaged or cut off ({error})") from error
+    shapes = {key: x.shape for key, x in like.state_dict().items()}
+    if shapes != {key: x.shape for key, x in found.items()}:
+        raise PolyadicError(f"pixels.weights: the backbone of {folder} is not {name} with these strides")
+    return found
+
+
+def _indices(name: str, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Which of the model's feature maps have these strides: the last of each."""
+    import timm
+
+    try:
+        with torch.device("meta"):
+            model: Any = timm.create_model(name, pretrained=False, features_only=True)
+            offered = model.feature_info.reduction()
+    except Exception as error:
+        raise PolyadicError(f"pixels.backbone: {name} gives no feature maps ({error!s:.120})") from error
+    missing = [stride for stride in strides if stride not in offered]
+    if missing:
+        raise PolyadicError(f"pixels.strides: {name} has strides {offered}, not {missing[0]}")
+    return tuple(len(offered) - 1 - offered[::-1].index(stride) for stride in sorted(strides))

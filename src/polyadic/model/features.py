@@ -1,0 +1,394 @@
+"""Pictures, boxes and a detector's word -> features of subject, object and pair (Network Architecture).
+
+Two sources, alone or together: pixels (frozen backbone, RoIAlign, pair mask) and detector evidence (labels, scores,
+geometry), which needs no picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor, nn
+
+from polyadic.boxes import GEOMETRY, PLACE, box_iou, box_place, pair_geometry, pair_masks, union_boxes
+from polyadic.config.schema import Config, Evidence
+from polyadic.model.backbone import Backbone
+
+BOX, PAIR = 11, GEOMETRY + 6  # numbers per box and per pair
+
+
+def box_evidence(
+    boxes: Float[Tensor, "N 4"], labels: Int[Tensor, " N"], scores: Float[Tensor, " N"], frame: Float[Tensor, " 2"]
+) -> tuple[Int[Tensor, "N 2"], Float[Tensor, "N 11"]]:
+    """Per box: its label and the label of the best box in the same place that says otherwise (-1: none); numbers.
+
+    The numbers: score and its logit, that other label's overlap and score, overlap with a surer box of the same label,
+    how many boxes there are, and of the same label, log area, log aspect, centre.
+    """
+    n = len(boxes)
+    if n == 0:
+        return labels.new_zeros(0, 2), boxes.new_zeros(0, BOX)
+    overlap = box_iou(boxes[:, None], boxes[None]).fill_diagonal_(0)
+    same = labels[:, None] == labels[None]
+    rival = (overlap * ~same * (overlap > 0.5)) * (0.5 + scores[None])  # the more it overlaps, and the surer
+    best, at = rival.max(1)
+    other = torch.where(best > 0, labels[at], -1)
+    surer = scores[None] > scores[:, None]
+    size = (boxes[:, 2:] - boxes[:, :2]).clamp_min(1)
+    centre = (boxes[:, :2] + boxes[:, 2:]) / 2 / frame
+    columns = [
+        scores,
+        scores.clamp(1e-3, 1 - 1e-3).logit() / 3,
+        overlap.gather(1, at[:, None])[:, 0] * (best > 0),
+        scores[at] * (best > 0),
+        (overlap * same * surer).amax(1),
+        torch.full_like(scores, n).log(),
+        same.sum(1).to(scores).log(),
+        (size.prod(-1) / frame.prod()).log(),
+        (size[:, 0] / size[:, 1]).log(),
+        centre[:, 0],
+        centre[:, 1],
+    ]
+    return torch.stack([labels, other], 1), torch.stack(columns, 1)
+
+
+def pair_evidence(
+    boxes: Float[Tensor, "N 4"], labels: Int[Tensor, " N"], pairs: Int[Tensor, "B 2"], frame: Float[Tensor, " 2"]
+) -> Float[Tensor, "B 30"]:
+    """Geometry, and how the two stand among the other boxes: distance, neighbourhood, nearer ones of the same label."""
+    s, o = pairs.unbind(-1)
+    geometry = pair_geometry(boxes[s], boxes[o], frame.expand(len(pairs), 2))
+    centre = (boxes[:, :2] + boxes[:, 2:]) / 2
+    distance = torch.cdist(centre, centre, compute_mode="donot_use_mm_for_euclid_dist") / frame.norm()  # exact
+    nearer = distance[:, :, None] > distance[:, None, :]  # [i, j, k]: k is nearer to i than j is
+    nearer = nearer & ~torch.eye(len(boxes), dtype=torch.bool, device=boxes.device)[:, None, :]
+    place = nearer.sum(-1).to(distance)
+    rivals = (nearer & (labels[:, None] == labels[None])[None]).sum(-1).to(distance)
+    apart = distance[s, o]
+    columns = [apart, apart.clamp_min(0.01).log(), place[s, o].log1p(), place[o, s].log1p()]
+    columns += [rivals[s, o].log1p(), rivals[o, s].log1p()]
+    return torch.cat([geometry, torch.stack(columns, 1)], 1)
+
+
+# Usual value and spread of each number. Fixed, not learned: true boxes all have the score 1, from which the spread of a
+# detector's scores cannot be told.
+_BOX_COLUMNS = [
+    *[(0.8, 0.3), (0.5, 0.8)],  # score, logit
+    *[(0.2, 0.3), (0.2, 0.3), (0.1, 0.3)],  # rival's overlap and score, overlap with a surer one
+    *[(2.0, 0.7), (0.5, 0.7)],  # log numbers of boxes
+    *[(-3.0, 1.5), (0.0, 0.7), (0.5, 0.3), (0.5, 0.3)],  # log area, log aspect, centre
+]
+_PAIR_COLUMNS = [
+    *[(0.2, 0.3), (0.2, 0.3), (0.8, 0.3), (0.8, 0.3)] * 2,  # both boxes in their union
+    *[(0.0, 1.0)] * 6,  # log ratios, offsets
+    *[(0.3, 0.3), (0.3, 0.3), (0.1, 0.2)],  # overlaps
+    *[(-3.0, 1.5), (-3.0, 1.5), (0.4, 0.3)],  # areas
+    *[(0.5, 0.3)] * 4,  # centres
+    *[(0.3, 0.2), (-1.5, 0.8)],  # distance, its log
+    *[(1.0, 0.7)] * 2,  # neighbourhood
+    *[(0.5, 0.7)] * 2,  # nearer ones of the label
+]
+
+
+class EvidenceFeature(nn.Module):
+    """Embedded labels and numbers: features of boxes and of pairs."""
+
+    box_scale: Tensor
+    pair_scale: Tensor
+
+    def __init__(self, evidence: Evidence, classes: int) -> None:
+        super().__init__()
+        self.subject = nn.Embedding(classes + 1, evidence.embedding)
+        self.object = nn.Embedding(classes + 1, evidence.embedding)
+        self.rival = nn.Embedding(classes + 1, 24)
+        for name, columns in (("box_scale", _BOX_COLUMNS), ("pair_scale", _PAIR_COLUMNS)):
+            self.register_buffer(name, torch.tensor(columns).T.contiguous(), persistent=False)  # [2, columns]
+        self.geometry = nn.Sequential(nn.Linear(PAIR, evidence.geometry), nn.ReLU())
+        self.box = evidence.embedding + 24 + BOX
+        self.pair = 2 * self.box + evidence.geometry
+
+    def forward(
+        self,
+        labels: Int[Tensor, "N 2"],
+        box_numbers: Float[Tensor, "N 11"],
+        pair_numbers: Float[Tensor, "B 30"],
+        pairs: Int[Tensor, "B 2"],
+    ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:
+        own, rival = labels.unbind(-1)  # -1: unknown, none
+        rest = torch.cat([self.rival(rival + 1), (box_numbers - self.box_scale[0]) / self.box_scale[1]], -1)
+        subject, object = (torch.cat([_named(table, own), rest], -1) for table in (self.subject, self.object))
+        s, o = pairs.unbind(-1)
+        pair = torch.cat(
+            [subject[s], object[o], self.geometry((pair_numbers - self.pair_scale[0]) / self.pair_scale[1])], -1
+        )
+        return subject, object, pair
+
+
+def _named(table: nn.Embedding, labels: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
+    """The row of each label; an unknown one is the mean of all, as training never shows one."""
+    known: Tensor = table(labels + 1)
+    return torch.where(labels[:, None] >= 0, known, table.weight[1:].mean(0)) if (labels < 0).any() else known
+
+
+class SpatialFeature(nn.Module):
+    """2 x 64 x 64 -> two convolutions -> fully connected -> 512; kernels and channels are ours."""
+
+    def __init__(self, side: int = 64, width: int = 512) -> None:
+        super().__init__()
+        border = (-side % 8 + 1) // 2
+        # the first takes a mask of two boxes apart into patches: much cheaper on a CPU than small strides
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(2, 32, 8, stride=8, padding=border),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, stride=2, padding=1),
+            nn.ReLU(),
+        )
+        cells = ((side + 2 * border) // 8 + 1) // 2
+        self.out = nn.Sequential(nn.Linear(64 * cells**2, width), nn.ReLU())
+
+    def forward(self, masks: Float[Tensor, "B 2 H W"]) -> Float[Tensor, "B E"]:
+        spatial: Tensor = self.out(self.convolutions(masks).flatten(1))
+        return spatial
+
+
+class Reduction(nn.Module):
+    """Principal components of region features, each of unit variance on average (ours); fitted once, then frozen."""
+
+    mean: Tensor
+    basis: Tensor
+
+    def __init__(self, width: int, components: int) -> None:
+        super().__init__()
+        self.width = components or width
+        self.register_buffer("mean", torch.zeros(width) if components else torch.zeros(0))
+        self.register_buffer("basis", torch.zeros(width, components) if components else torch.zeros(0, 0))
+
+    @torch.no_grad()
+    def fit(self, sample: Float[Tensor, "M D"]) -> None:
+        if not len(self.mean):
+            return
+        self.mean.copy_(sample.mean(0))
+        _, values, basis = torch.svd_lowrank(sample - self.mean, q=min(self.width, *sample.shape), niter=4)
+        scale = (values.square().sum() / len(sample) / self.width).sqrt().clamp_min(1e-6)
+        self.basis.zero_()
+        self.basis[:, : basis.shape[1]] = basis / scale
+
+    def forward(self, x: Float[Tensor, "M D"]) -> Float[Tensor, "M K"]:
+        return (x - self.mean) @ self.basis if len(self.mean) else x
+
+
+class Numbers(nn.Module):
+    """A few numbers beside many features (ours): themselves and a layer of them, so that dropout leaves some."""
+
+    def __init__(self, count: int, hidden: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(count, hidden)
+        self.width = count + hidden
+
+    def forward(self, x: Float[Tensor, "M C"]) -> Float[Tensor, "M D"]:
+        return torch.cat([x, self.layer(x).relu().to(x)], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class PairInputs:
+    """What the network sees of some pairs of one image or, joined, of several."""
+
+    pairs: Int[Tensor, "B 2"]  # (subject, object), rows of boxes
+    boxes: Float[Tensor, "N 4"]
+    frames: Float[Tensor, "N 2"]  # width and height of each box's picture
+    regions: Float[Tensor, "N D"] | None = None  # pooled features of the boxes, and of their crops
+    unions: Float[Tensor, "B E"] | None = None  # of the box around both
+    labels: Int[Tensor, "N 2"] | None = None  # evidence: the label and its rival, -1 for none
+    box_numbers: Float[Tensor, "N 11"] | None = None
+    pair_numbers: Float[Tensor, "B 30"] | None = None
+    around: Float[Tensor, "B 39"] | None = None  # how a pair stands among all boxes of its picture
+    log_labels: Float[Tensor, "N X"] | None = None  # of the boxes, where the others of the picture have been heard
+
+    def to(self, device: torch.device | str) -> PairInputs:
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        moved: dict[str, Any] = {name: x if x is None else x.to(device) for name, x in columns.items()}
+        return PairInputs(**moved)
+
+    @classmethod
+    def join(cls, parts: Sequence[PairInputs]) -> PairInputs:
+        """Several images as one: the pairs point into the joined boxes."""
+        offsets, total = [], 0
+        for part in parts:
+            offsets.append(total)
+            total += len(part.boxes)
+        columns: dict[str, Any] = {
+            "pairs": torch.cat([x.pairs + start for x, start in zip(parts, offsets, strict=True)])
+        }
+        for each in fields(cls)[1:]:
+            values = [getattr(part, each.name) for part in parts]
+            columns[each.name] = None if values[0] is None else torch.cat(values)
+        return cls(**columns)
+
+
+class PairFeatures(nn.Module):
+    """`PairInputs` -> features of each box as subject and as object, and of each pair."""
+
+    def __init__(self, config: Config, classes: int, region: int, crop: int = 0) -> None:
+        """`region` is the width of pooled features, `crop` that of crops; unused without pixels."""
+        super().__init__()
+        self.mask, self.region = config.pixels.mask, region
+        self.box = self.pair = 0
+        self.reduction: Reduction | None = None
+        self.crops: Reduction | None = None
+        self.place: Numbers | None = None
+        self.places: Numbers | None = None  # of pairs
+        self.spatial: SpatialFeature | None = None
+        self.evidence: EvidenceFeature | None = None
+        if "pixels" in config.sources:
+            self.reduction = Reduction(region, config.pixels.reduce)
+            self.spatial = SpatialFeature(config.pixels.mask, config.pixels.spatial)
+            self.crops = Reduction(crop, min(crop, config.pixels.reduce or crop)) if crop else None
+            self.box += self.reduction.width + (self.crops.width if self.crops else 0)
+            self.pair += self.reduction.width + config.pixels.spatial
+            if config.pixels.place:
+                self.place, self.places = (Numbers(count, config.pixels.spatial) for count in (PLACE, GEOMETRY))
+                self.box += self.place.width
+                self.pair += self.places.width
+        if "evidence" in config.sources:
+            self.evidence = EvidenceFeature(config.evidence, classes)
+            self.box += self.evidence.box
+            self.pair += self.evidence.pair
+
+    def fit(self, regions: Float[Tensor, "M D"], unions: Float[Tensor, "L E"]) -> None:
+        """Principal components, from a sample."""
+        assert self.reduction is not None, "pixels alone have them"
+        self.reduction.fit(torch.cat([regions[:, : self.region], unions]))
+        if self.crops is not None:
+            self.crops.fit(regions[:, self.region :])
+
+    def boxes(self, x: PairInputs) -> Float[Tensor, "N D"]:
+        """Features of the boxes alone, as subjects; the boxes around pairs need not be there."""
+        unions = None if x.regions is None else x.regions.new_zeros(0, self.region)
+        numbers = None if x.pair_numbers is None else x.pair_numbers[:0]
+        subject: Tensor = self(replace(x, pairs=x.pairs[:0], unions=unions, pair_numbers=numbers, around=None))[0]
+        return subject
+
+    def forward(self, x: PairInputs) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:
+        subject, object, pair = [], [], []
+        if self.reduction is not None and self.spatial is not None:
+            assert x.regions is not None, "pixels need pooled features"
+            assert x.unions is not None, "pixels need pooled features"
+            s, o = x.pairs.unbind(-1)
+            pooled, crops = x.regions.split([self.region, x.regions.shape[1] - self.region], -1)
+            parts = [self.reduction(pooled)]
+            if self.crops is not None:
+                parts.append(self.crops(crops))
+            if self.place is not None:
+                parts.append(self.place(box_place(x.boxes, x.frames)))
+            region = torch.cat(parts, -1)
+            masks = pair_masks(x.boxes[s], x.boxes[o], x.frames[s], self.mask)
+            subject.append(region)
+            object.append(region)
+            pair += [self.reduction(x.unions), self.spatial(masks).to(region.dtype)]
+            if self.places is not None:
+                pair.append(self.places(pair_geometry(x.boxes[s], x.boxes[o], x.frames[s])))
+        if self.evidence is not None:
+            assert x.labels is not None, "evidence needs labels"
+            assert x.box_numbers is not None, "evidence needs numbers"
+            assert x.pair_numbers is not None, "evidence needs numbers"
+            found = self.evidence(x.labels, x.box_numbers, x.pair_numbers, x.pairs)
+            for held, each in zip((subject, object, pair), found, strict=True):
+                held.append(each)
+        return torch.cat(subject, -1), torch.cat(object, -1), torch.cat(pair, -1)
+
+
+LARGEST = torch.finfo(torch.float16).max
+
+
+def union_rows(pairs: Int[Tensor, "B 2"], n: int) -> Int[Tensor, " B"]:
+    """Where the box around a pair stands among the n(n-1)/2 of unordered pairs (0,1), (0,2), ..., (1,2), ..."""
+    low, high = pairs.amin(1), pairs.amax(1)
+    return low * n - low * (low + 1) // 2 + high - low - 1
+
+
+@torch.no_grad()
+def pool_regions(
+    backbone: Backbone,
+    picture: UInt8[Tensor, "3 H W"],
+    boxes: Float[Tensor, "N 4"],
+    frame: tuple[float, float],
+    precision: torch.dtype = torch.float32,
+) -> tuple[Float[Tensor, "N D"], Float[Tensor, "U E"]]:
+    """Features of the boxes and of the boxes around all unordered pairs, in float16 as the cache keeps them."""
+    low, high = torch.triu_indices(len(boxes), len(boxes), 1)
+    everything = torch.cat([boxes, union_boxes(boxes[low], boxes[high])])
+    half = pool_boxes(backbone, feature_maps(backbone, picture[None], precision), everything, frame, precision)
+    return with_crops(backbone, half[: len(boxes)], picture, boxes, frame, precision), half[len(boxes) :]
+
+
+@torch.no_grad()
+def with_crops(
+    backbone: Backbone,
+    pooled: Float[Tensor, "N D"],
+    picture: UInt8[Tensor, "3 H W"],
+    boxes: Float[Tensor, "N 4"],
+    frame: tuple[float, float],
+    precision: torch.dtype,
+) -> Float[Tensor, "N E"]:
+    """Pooled features of boxes, and those of their crops where the config asks for them."""
+    if not backbone.crop_width:
+        return pooled
+    with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
+        crops = backbone.cut(picture, boxes, frame)
+    return torch.cat([pooled, crops.clamp(-LARGEST, LARGEST).half()], 1)
+
+
+@torch.no_grad()
+def feature_maps(backbone: Backbone, pictures: UInt8[Tensor, "I 3 H W"], precision: torch.dtype) -> list[Tensor]:
+    """Of several pictures of one size."""
+    with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
+        return backbone.feature_maps(pictures)
+
+
+@torch.no_grad()
+def pool_boxes(
+    backbone: Backbone,
+    maps: list[Tensor],
+    boxes: Float[Tensor, "K 4"],
+    frame: tuple[float, float],
+    precision: torch.dtype,
+) -> Float[Tensor, "K D"]:
+    """In float16, with and without a cache, so that both give the same numbers. `maps` are those of one picture."""
+    with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
+        pooled = backbone.pool(maps, boxes.to(backbone.device), frame)
+    return pooled.float().clamp(-LARGEST, LARGEST).half()
+
+
+def make_inputs(
+    boxes: Float[np.ndarray, "N 4"],
+    labels: Int[np.ndarray, " N"] | None,
+    scores: Float[np.ndarray, " N"] | None,
+    frame: tuple[float, float],
+    pairs: Int[Tensor, "B 2"],
+    sources: Sequence[str],
+    regions: Float[Tensor, "N D"] | None = None,
+    unions: Float[Tensor, "B E"] | None = None,
+) -> PairInputs:
+    """`unions` are those of the given pairs, in their order. Labels and scores are for evidence."""
+    corners = torch.from_numpy(boxes).float()
+    size = torch.tensor(frame, dtype=torch.float32)
+    evidence = {}
+    if "evidence" in sources:
+        assert labels is not None, "evidence needs labels"
+        assert scores is not None, "evidence needs scores"
+        names = torch.from_numpy(labels)
+        own, numbers = box_evidence(corners, names, torch.from_numpy(scores).float(), size)
+        evidence = {"labels": own, "box_numbers": numbers, "pair_numbers": pair_evidence(corners, names, pairs, size)}
+    return PairInputs(
+        pairs,
+        corners,
+        size.expand(len(corners), 2),
+        None if regions is None else regions.float(),
+        None if unions is None else unions.float(),
+        **evidence,
+    )

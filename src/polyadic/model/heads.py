@@ -1,0 +1,151 @@
+"""Three branches of fully connected layers: features of a pair -> R vectors each for subject, predicate, object.
+
+Paper: Network Architecture ("two fully connected layers of size 4096 with final layer output size of R x |X_a|").
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from polyadic.cp import CPTensor
+
+
+class Branch(nn.Module):
+    """Hidden layers and R·classes outputs; `copies` more numbers per component lift given classes."""
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        rank: int,
+        classes: int,
+        dropout: float,
+        copies: int = 0,
+        input_dropout: float = 0.0,
+        layers: int = 2,
+    ) -> None:
+        super().__init__()
+        self.rank, self.classes = rank, classes
+        self.input = nn.Dropout(input_dropout)
+        widths = [width, *[hidden] * layers]
+        parts = [(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)) for a, b in pairwise(widths)]
+        self.hidden = nn.Sequential(*(each for part in parts for each in part))
+        self.scores = nn.Linear(hidden, rank * classes)
+        self.lift = nn.Linear(hidden, rank * copies) if copies else None
+        if self.lift is not None:
+            nn.init.zeros_(self.lift.weight)
+            nn.init.constant_(self.lift.bias, 2.0)  # ours: a detected label is worth e^2 before anything is learned
+
+    def forward(self, x: Float[Tensor, "M D"], labels: Int[Tensor, "M A"] | None = None) -> Float[Tensor, "M R X"]:
+        """`labels` are the classes to lift, -1 for none."""
+        h = self.hidden(self.input(x))
+        scores: Tensor = self.scores(h).view(len(h), self.rank, self.classes)
+        if self.lift is not None and labels is not None:
+            lift = self.lift(h).view(len(h), self.rank, labels.shape[1])  # [M, R, A]
+            lift = lift * (labels >= 0).to(lift)[:, None]
+            at = labels.clamp_min(0)[:, None].expand(-1, self.rank, -1)
+            scores = scores.scatter_add(-1, at, lift.to(scores.dtype))
+        return scores
+
+
+class TripletHead(nn.Module):
+    """ψ_c of each pair as a `CPTensor`.
+
+    Subject and object branches see the box alone, so they run once per box and are gathered per pair: the same numbers
+    as per pair, for N instead of N(N-1) rows. With `context` (ours) they see the pair as well, and run once per pair.
+    """
+
+    def __init__(
+        self,
+        box: int,
+        pair: int,
+        sizes: tuple[int, int, int],
+        rank: int = 5,  # paper
+        hidden: int = 4096,  # paper
+        dropout: float = 0.5,  # ours
+        context: bool = False,  # ours
+        copies: int = 0,  # ours: labels of evidence per box
+        input_dropout: float = 0.0,  # ours
+        layers: int = 2,  # paper
+    ) -> None:
+        super().__init__()
+        self.context = context
+        width = box + pair if context else box
+        self.subject = Branch(width, hidden, rank, sizes[0], dropout, copies, input_dropout, layers)
+        self.predicate = Branch(pair, hidden, rank, sizes[1], dropout, 0, input_dropout, layers)
+        self.object = Branch(width, hidden, rank, sizes[2], dropout, copies, input_dropout, layers)
+
+    def forward(
+        self,
+        subject: Float[Tensor, "N D"],
+        object: Float[Tensor, "N D"],
+        predicate: Float[Tensor, "B E"],
+        pairs: Int[Tensor, "B 2"],
+        labels: Int[Tensor, "N A"] | None = None,
+    ) -> CPTensor:
+        s, o = pairs.unbind(-1)
+        if self.context:
+            names = (None, None) if labels is None else (labels[s], labels[o])
+            left = self.subject(torch.cat([subject[s], predicate], -1), names[0])
+            right = self.object(torch.cat([object[o], predicate], -1), names[1])
+        else:
+            left, right = self.subject(subject, labels)[s], self.object(object, labels)[o]
+        return CPTensor(left, self.predicate(predicate), right)
+
+
+class LabelHead(nn.Module):
+    """ψ_c = P(s | B_s) P(o | B_o) P(p), of rank 1 (ours): one classifier for both boxes, every predicate alike.
+
+    For use with a prior that knows the boxes, which has more to say of predicates than pixels have.
+    """
+
+    def __init__(
+        self, box: int, sizes: tuple[int, int, int], hidden: int, dropout: float, input_dropout: float, layers: int
+    ) -> None:
+        super().__init__()
+        self.predicates = sizes[1]
+        self.label = Branch(box, hidden, 1, sizes[0], dropout, 0, input_dropout, layers)
+
+    def forward(
+        self,
+        subject: Float[Tensor, "N D"],
+        object: Float[Tensor, "N D"],
+        predicate: Float[Tensor, "B E"],
+        pairs: Int[Tensor, "B 2"],
+        labels: Int[Tensor, "N A"] | None = None,
+    ) -> CPTensor:
+        """As `TripletHead`; of what it is given it looks at the boxes alone."""
+        return self.pairs(self.labels(subject), pairs)
+
+    def labels(self, boxes: Float[Tensor, "N D"]) -> Float[Tensor, "N X"]:
+        """Log P(label | box)."""
+        scores: Tensor = self.label(boxes)[:, 0]
+        return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
+
+    def pairs(self, log_labels: Float[Tensor, "N X"], pairs: Int[Tensor, "B 2"]) -> CPTensor:
+        """ψ_c of pairs of boxes with these labels."""
+        s, o = pairs.unbind(-1)
+        alike = log_labels.new_zeros(len(pairs), 1, self.predicates)
+        return CPTensor(log_labels[s][:, None], alike, log_labels[o][:, None])
+
+
+class SelectionHead(nn.Module):
+    """A binary classifier with one hidden layer on the predicate feature, which has the spatial feature in it."""
+
+    def __init__(self, pair: int, hidden: int = 4096, dropout: float = 0.5) -> None:  # paper: 4096
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(pair, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
+
+    def forward(self, predicate: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
+        """The logit."""
+        logit: Tensor = self.layers(predicate)[:, 0].float()
+        return logit
+
+    def log_selected(self, predicate: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
+        """Log P(X_sel)."""
+        return logsigmoid(self(predicate))

@@ -1,0 +1,392 @@
+"""A detector's boxes of one image, and scored triplets over such boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from polyadic.structures.labels import (
+    UNKNOWN,
+    Choice,
+    LabelMap,
+    Mapped,
+    Matcher,
+    Own,
+    read_mapping,
+    sort_out,
+    warn_of_dropped,
+)
+from polyadic.structures.scenes import check_boxes, check_indices, check_lengths, equal, freeze, scale_boxes
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+
+Size: TypeAlias = tuple[float, float] | None  # (width, height)
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """A detector's boxes of one image.
+
+    `from_...` take the output of other people's detectors. There, classes are matched with the vocabulary's objects by
+    name; `mapping` (names to names, or a JSON or TOML file of them) tells what names do not. Boxes of other classes are
+    dropped with a warning, or kept as UNKNOWN.
+    """
+
+    image: str
+    boxes: Float[np.ndarray, "N 4"]
+    labels: Int[np.ndarray, " N"]  # of the vocabulary's objects, or UNKNOWN
+    scores: Float[np.ndarray, " N"]  # P(label | box), in [0, 1]
+    size: tuple[float, float] | None = None  # the frame of the boxes; None: the annotated one
+    distribution: Float[np.ndarray, "N C"] | None = None  # P(class | box) of all classes, where the detector tells it
+
+    def __post_init__(self) -> None:
+        where = f"Detections of {self.image}"
+        freeze(self, where, boxes=(np.float64, 4), labels=(np.int64, 0), scores=(np.float64, 0))
+        check_lengths(where, boxes=self.boxes, labels=self.labels, scores=self.scores)
+        check_boxes(self.boxes, where)
+        wrong = ~((self.scores >= 0) & (self.scores <= 1))
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise PolyadicError(f"{where}: score {at} must lie in [0, 1], got {self.scores[at]}")
+        if self.size is not None:
+            object.__setattr__(self, "size", (float(self.size[0]), float(self.size[1])))
+        if (self.labels < UNKNOWN).any():
+            raise PolyadicError(f"{where}: labels count from 0, or are {UNKNOWN} (unknown), got {self.labels.min()}")
+        if self.distribution is not None:
+            self._check_distribution(where)
+
+    def _check_distribution(self, where: str) -> None:
+        array = np.asarray(self.distribution)
+        if array.ndim != 2 or len(array) != len(self) or array.dtype.kind != "f":
+            raise PolyadicError(
+                f"{where}: distribution must be numbers [{len(self)}, classes], got {array.dtype} {list(array.shape)}"
+            )
+        if not ((array >= 0) & (array <= 1 + 1e-3)).all() or (array.sum(1) > 1 + 1e-2).any():
+            raise PolyadicError(f"{where}: each row of distribution must be probabilities with a sum of at most 1")
+        object.__setattr__(self, "distribution", np.ascontiguousarray(array, np.float32))
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def take(self, rows: Bool[np.ndarray, " N"] | Int[np.ndarray, " M"]) -> Detections:
+        """Some of the boxes, by index or by mask."""
+        distribution = None if self.distribution is None else self.distribution[rows]
+        return replace(
+            self,
+            boxes=self.boxes[rows],
+            labels=self.labels[rows],
+            scores=self.scores[rows],
+            distribution=distribution,
+        )
+
+    def inside(self, size: tuple[float, float]) -> Detections:
+        """In a frame of this size, cut off at its edges; boxes of which nothing is left, or that have no area, go."""
+        boxes = self.boxes if self.size is None else scale_boxes(self.boxes, self.size, size)
+        boxes = boxes.clip(0, np.asarray([*size, *size]))
+        kept = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1))
+        return replace(self, boxes=boxes, size=(float(size[0]), float(size[1]))).take(kept)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        boxes: Any,
+        labels: Any,
+        scores: Any = None,
+        *,
+        vocabulary: Vocabulary,
+        image: str = "image",
+        size: Size = None,
+        mapping: Own = None,
+        unknown: Choice = "drop",
+    ) -> Detections:
+        """Lists, arrays or tensors: boxes [N, 4]; N labels, names or indices of the vocabulary; N scores, by default 1.
+
+        >>> names = Vocabulary(objects=("person", "horse"), predicates=("ride",))
+        >>> Detections.from_arrays([[10, 20, 50, 90], [5, 40, 80, 99]], ["Person", "horses"], vocabulary=names).labels
+        array([0, 1])
+        """
+        # merged
+
+        return from_arrays(boxes, labels, scores, vocabulary, image, size, mapping, unknown)
+
+    @classmethod
+    def from_torchvision(
+        cls,
+        output: Any,
+        names: Sequence[str] | Mapping[int, str],
+        vocabulary: Vocabulary,
+        *,
+        image: str = "image",
+        size: Size = None,
+        mapping: Own = None,
+        unknown: Choice = "drop",
+    ) -> Detections:
+        """One image's dict of boxes, labels, scores; `names` are `weights.meta["categories"]`."""
+        # merged
+
+        return from_torchvision(output, names, vocabulary, image, size, mapping, unknown)
+
+    @classmethod
+    def from_coco_results(
+        cls,
+        records: Any,
+        categories: Any,
+        vocabulary: Vocabulary,
+        *,
+        images: Any = None,
+        mapping: Own = None,
+        unknown: Choice = "drop",
+    ) -> dict[str, Detections]:
+        """COCO's results, a list or a file of {image_id, category_id, bbox [x, y, width, height], score}, by image.
+
+        `categories` and `images` are COCO's lists, or a COCO file (or its content) that has them. With images, keys
+        are their file names, and those without results are there, empty; without, keys are ids.
+        """
+        from polyadic.structures import coco_results
+
+        return coco_results.from_coco_results(records, categories, vocabulary, images, mapping, unknown)
+
+    @classmethod
+    def from_supervision(
+        cls,
+        detections: Any,
+        vocabulary: Vocabulary,
+        names: Sequence[str] | Mapping[int, str] | None = None,
+        *,
+        image: str = "image",
+        size: Size = None,
+        mapping: Own = None,
+        unknown: Choice = "drop",
+    ) -> Detections:
+        """A `supervision.Detections`; `names` of its class_id where it has no data["class_name"]."""
+        # merged
+
+        return from_supervision(detections, vocabulary, names, image, size, mapping, unknown)
+
+    @classmethod
+    def from_ultralytics(
+        cls,
+        result: Any,
+        vocabulary: Vocabulary,
+        *,
+        image: str | None = None,
+        size: Size = None,
+        mapping: Own = None,
+        unknown: Choice = "drop",
+    ) -> Detections:
+        """One image's `Results`; it knows its names, its size and the name of its file."""
+        # merged
+
+        return from_ultralytics(result, vocabulary, image, size, mapping, unknown)
+
+    def __eq__(self, other: object) -> bool:
+        return equal(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Scored triplets of one image, in any order; `pairs` are (subject box, object box), indices into `boxes`.
+
+    `labels` and `confidences` of the boxes are the detector's, where it has told them.
+    """
+
+    image: str
+    boxes: Float[np.ndarray, "N 4"]
+    pairs: Int[np.ndarray, "M 2"]
+    triplets: Int[np.ndarray, "M 3"]
+    scores: Float[np.ndarray, " M"]
+    labels: Int[np.ndarray, " N"] | None = None
+    confidences: Float[np.ndarray, " N"] | None = None
+    size: tuple[float, float] | None = None  # the frame of the boxes; None: the annotated one
+
+    def __post_init__(self) -> None:
+        where = f"Predictions of {self.image}"
+        freeze(self, where, boxes=(np.float64, 4), pairs=(np.int64, 2), triplets=(np.int64, 3), scores=(np.float64, 0))
+        check_lengths(where, pairs=self.pairs, triplets=self.triplets, scores=self.scores)
+        if not np.isfinite(self.scores).all():
+            at = int((~np.isfinite(self.scores)).argmax())
+            raise PolyadicError(f"{where}: score {at} must be a finite number, got {self.scores[at]}")
+        check_indices(self.pairs, len(self.boxes), f"{where}: pairs point to box")
+        check_boxes(self.boxes, where)
+        if (self.labels is None) != (self.confidences is None):
+            raise PolyadicError(f"{where}: labels and confidences of the boxes come together or not at all")
+        if self.labels is not None:
+            freeze(self, where, labels=(np.int64, 0), confidences=(np.float64, 0))
+            Detections(self.image, self.boxes, self.labels, np.asarray(self.confidences))  # checks them
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def detections(self) -> Detections | None:
+        """The boxes with the detector's labels and confidences, if known."""
+        if self.labels is None or self.confidences is None:
+            return None
+        return Detections(self.image, self.boxes, self.labels, self.confidences, self.size)
+
+    def in_frame(self, size: tuple[float, float]) -> Predictions:
+        """With boxes in a frame of this size, the annotated one."""
+        if self.size is None or tuple(self.size) == tuple(size):
+            return self
+        return replace(self, boxes=scale_boxes(self.boxes, self.size, size), size=size)
+
+    def __eq__(self, other: object) -> bool:
+        return equal(self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+ABOVE_ONE = 1e-5  # a softmax in float32 may round up to that
+_STACK = 3  # from a warning up to the caller of `Detections.from_...`
+
+
+def from_arrays(
+    boxes: Any, labels: Any, scores: Any, vocabulary: Vocabulary, image: str, size: Size, mapping: Own, unknown: Choice
+) -> Detections:
+    given = _array(labels, f"{image}: labels")
+    if given.size and given.dtype.kind not in "UO":
+        if mapping is not None:
+            raise PolyadicError(f"{image}: a mapping is for names, but labels are numbers ({given.dtype})")
+        numbers = _whole(given, image)
+        wrong = (numbers < UNKNOWN) | (numbers >= len(vocabulary.objects))
+        if wrong.any():
+            most = len(vocabulary.objects) - 1
+            raise PolyadicError(f"{image}: labels are names, or indices from 0 to {most}, got {numbers[wrong][0]}")
+        named = ["" if label == UNKNOWN else vocabulary.objects[label] for label in numbers]
+    else:
+        named = _names(given, image)
+    mapped = sort_out(named, Matcher(vocabulary, read_mapping(mapping)), unknown)
+    warn_of_dropped(image, mapped.unknown, unknown, _STACK)
+    return assemble(image, boxes, scores, mapped, len(named), size)
+
+
+def from_torchvision(
+    output: Any, names: Any, vocabulary: Vocabulary, image: str, size: Size, mapping: Own, unknown: Choice
+) -> Detections:
+    if not isinstance(output, Mapping):
+        cure = "; it is one per image: give output[0]" if isinstance(output, list | tuple) else ""
+        raise PolyadicError(f"{image}: expected a dict of boxes, labels, scores, got a {type(output).__name__}{cure}")
+    missing = next((key for key in ("boxes", "labels", "scores") if key not in output), None)
+    if missing:
+        raise PolyadicError(f"{image}: no {missing!r} in the output, which has {', '.join(map(str, output)) or 'none'}")
+    numbers = _whole(_array(output["labels"], f"{image}: labels"), image)
+    mapped = apply(LabelMap.match(names, vocabulary, mapping), numbers, unknown, image)
+    warn_of_dropped(image, mapped.unknown, unknown, _STACK)
+    return assemble(image, output["boxes"], output["scores"], mapped, len(numbers), size)
+
+
+def from_supervision(
+    detections: Any, vocabulary: Vocabulary, names: Any, image: str, size: Size, mapping: Own, unknown: Choice
+) -> Detections:
+    boxes = _attribute(detections, "xyxy", image, "supervision.Detections")
+    named = (getattr(detections, "data", None) or {}).get("class_name")
+    if named is not None:
+        each = _names(_array(named, f"{image}: class_name"), image)
+        mapped, count = sort_out(each, Matcher(vocabulary, read_mapping(mapping)), unknown), len(each)
+    elif detections.class_id is not None and (names is not None or len(detections.class_id) == 0):
+        numbers = _whole(_array(detections.class_id, f"{image}: class_id"), image)
+        label_map = LabelMap.match(vocabulary.objects if names is None else names, vocabulary, mapping)
+        mapped, count = apply(label_map, numbers, unknown, image), len(numbers)
+    else:
+        raise PolyadicError(f'{image}: neither data["class_name"] nor class_id with names=[...] says the classes')
+    warn_of_dropped(image, mapped.unknown, unknown, _STACK)
+    return assemble(image, boxes, detections.confidence, mapped, count, size)
+
+
+def from_ultralytics(
+    result: Any, vocabulary: Vocabulary, image: str | None, size: Size, mapping: Own, unknown: Choice
+) -> Detections:
+    boxes = _attribute(result, "boxes", image or "image", "ultralytics' Results: one image's, result[0],")
+    name = image or Path(str(getattr(result, "path", "") or "image")).name
+    if boxes is None:
+        raise PolyadicError(
+            f"{name}: the result has no boxes: use a model that detects (no classes, masks or obb alone)"
+        )
+    numbers = _whole(_array(boxes.cls, f"{name}: boxes.cls"), name)
+    height, width = result.orig_shape
+    mapped = apply(LabelMap.match(result.names, vocabulary, mapping), numbers, unknown, name)
+    warn_of_dropped(name, mapped.unknown, unknown, _STACK)
+    return assemble(name, boxes.xyxy, boxes.conf, mapped, len(numbers), size or (width, height))
+
+
+def assemble(image: str, boxes: Any, scores: Any, mapped: Mapped, count: int, size: Any) -> Detections:
+    """The boxes that stay of `count`, all of which are checked."""
+    corners = _numbers(boxes, f"{image}: boxes")
+    sure = np.ones(count) if scores is None else _numbers(scores, f"{image}: scores")
+    if corners.shape[:1] != (count,) or sure.shape != (count,):
+        shapes = f"boxes {list(corners.shape)}, labels [{count}], scores {list(sure.shape)}"
+        raise PolyadicError(f"{image}: expected boxes [n, 4], labels [n] and scores [n], got {shapes}")
+    whole = Detections(
+        image,
+        corners if corners.size else np.zeros((0, 4)),
+        np.zeros(count, np.int64),
+        np.where((sure > 1) & (sure <= 1 + ABOVE_ONE), 1.0, sure),
+        check_frame(size, image),
+    )
+    return Detections(image, whole.boxes[mapped.rows], mapped.labels, whole.scores[mapped.rows], whole.size)
+
+
+def check_frame(size: Any, where: str) -> Size:
+    if size is None:
+        return None
+    try:
+        width, height = map(float, size)
+    except (TypeError, ValueError):
+        width = height = 0.0
+    if not (0 < width < np.inf and 0 < height < np.inf):
+        raise PolyadicError(f"{where}: size must be (width, height) in pixels, got {size!r:.40}")
+    return width, height
+
+
+def _array(value: Any, where: str) -> np.ndarray:
+    """Of a list, an array, or a tensor wherever it is."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = (value.double() if value.is_floating_point() else value).numpy()
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise PolyadicError(f"{where} must be one array ({reason:.80})") from error
+    return array
+
+
+def _numbers(value: Any, where: str) -> Float[np.ndarray, "*X"]:
+    array = _array(value, where)
+    if array.dtype.kind not in "iuf":
+        raise PolyadicError(f"{where} must be numbers, got {array.dtype} {list(array.shape)}")
+    return array.astype(np.float64)
+
+
+def _whole(array: np.ndarray, image: str) -> np.ndarray:
+    """Labels as whole numbers; some detectors give them as floats."""
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iuf" or array.ndim != 1 or (array.dtype.kind == "f" and not (array % 1 == 0).all()):
+        raise PolyadicError(f"{image}: labels must be whole numbers [n], got {array.dtype} {list(array.shape)}")
+    return array.astype(np.int64)
+
+
+def _names(array: np.ndarray, image: str) -> list[str]:
+    if array.size and (array.ndim != 1 or not all(isinstance(each, str) for each in array.tolist())):
+        raise PolyadicError(f"{image}: expected one class name per box, got {array.tolist()!r:.60}")
+    return [str(each) for each in array.ravel()]
+
+
+def apply(label_map: LabelMap, numbers: Any, unknown: Choice, image: str) -> Mapped:
+    try:
+        return label_map.apply(numbers, unknown)
+    except PolyadicError as error:
+        raise PolyadicError(f"{image}: {error}") from error
+
+
+def _attribute(value: Any, name: str, image: str, expected: str) -> Any:
+    if not hasattr(value, name):
+        raise PolyadicError(f"{image}: expected {expected} with .{name}, got a {type(value).__name__}")
+    return getattr(value, name)

@@ -1,0 +1,260 @@
+"""Pictures in RGB, whatever their format and their name say.
+
+`open_image` gives a dataset's picture as it is stored: its boxes were drawn on those rows and columns. `open_photo`
+gives anybody's picture as a person sees it: turned as its EXIF note says, and no larger in memory than is looked at.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from polyadic.structures.vocabulary import PolyadicError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+MOST = 400_000_000  # pixels that are decoded; a JPEG can be decoded at a fraction of its size
+LARGE = 4096  # px of a photo's longer side that are kept: no network here looks at more
+_SCALABLE = ("L", "LA", "RGB", "RGBA", "CMYK")  # modes whose pixels can be averaged
+UNNAMED = "image"  # of a picture that is no file
+_LIMIT = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class Photo:
+    """A picture as a person sees it. Boxes on it are in pixels of `size`; `image` may be a smaller copy."""
+
+    name: str
+    image: Image  # RGB
+    size: tuple[float, float]  # (width, height)
+    orientation: int = 1  # as EXIF counts: how the stored rows and columns were turned
+
+    @property
+    def stored(self) -> tuple[float, float]:
+        """(width, height) of the file's rows and columns."""
+        return self.size[::-1] if self.orientation >= 5 else self.size
+
+    def upright(self, boxes: Float[np.ndarray, "N 4"]) -> Float[np.ndarray, "N 4"]:
+        """Boxes on the stored rows and columns, as a detector gives them that reads no EXIF, on the picture seen."""
+        width, height = self.stored
+        x1, y1, x2, y2 = boxes.T
+        if self.orientation in (2, 3, 7, 8):
+            x1, x2 = width - x2, width - x1
+        if self.orientation in (3, 4, 6, 7):
+            y1, y2 = height - y2, height - y1
+        if self.orientation >= 5:
+            x1, y1, x2, y2 = y1, x1, y2, x2
+        return np.stack([x1, y1, x2, y2], 1)
+
+
+def open_image(path: Path) -> Image:
+    """The picture in RGB, by content and not by name, its rows and columns as stored; of an animation frame one."""
+    with _readable(path), _opened(path) as image:
+        _check_size(image, path)
+        return to_rgb(image)
+
+
+def open_photo(source: Any, name: str | None = None) -> Photo:
+    """A path, a PIL image, an array [H, W], [H, W, 3] or [H, W, 4], or a tensor [3, H, W].
+
+    A file is turned as its EXIF note says; a PIL image is taken as it is. Numbers of arrays and tensors are bytes, or
+    floats from 0 to 1.
+    """
+    from PIL.Image import Image, fromarray
+
+    if isinstance(source, Photo):
+        return source
+    if isinstance(source, str | Path):
+        return _open_file(Path(source).expanduser(), str(source) if name is None else name)
+    if isinstance(source, Image):
+        upright = to_rgb(source)  # as it is: boxes that come with it were found on it
+    elif isinstance(source, np.ndarray) or hasattr(source, "detach"):
+        upright = fromarray(_bytes(source))
+    else:
+        raise PolyadicError(
+            f"expected a picture: a path, a PIL image, an array [H, W, 3] or a tensor [3, H, W], "
+            f"got {type(source).__name__}"
+        )
+    return Photo(name or UNNAMED, upright, (float(upright.width), float(upright.height)))
+
+
+def path_ends(path: str | Path) -> Iterator[str]:
+    """The names by which a file may be known, the longest first; the last two are its own, with and without suffix.
+
+    >>> list(path_ends("a/b/c.jpg"))
+    ['a/b/c.jpg', 'b/c.jpg', 'c.jpg', 'c']
+    """
+    whole = PurePath(path)
+    for at in range(len(whole.parts)):
+        yield str(PurePath(*whole.parts[at:]))
+    yield whole.stem
+
+
+def _open_file(path: Path, name: str) -> Photo:
+    with _readable(path), _opened(path) as image:
+        width, height = image.size
+        times, fraction = max(image.size) / LARGE, None
+        if times >= 2:
+            fraction = image.draft(None, (max(1, int(width / times)), max(1, int(height / times))))  # JPEGs alone can
+        _check_size(image, path)
+        image.load()  # before its note is asked for: errors of the pixels must be told, those of the note not
+        if fraction is None:
+            width, height = image.size  # Pillow turns TIFFs itself when it loads them
+        orientation = _orientation(image)
+        upright = _turned(_shrunk(image), orientation)
+    seen = (height, width) if orientation >= 5 else (width, height)
+    return Photo(name, upright, (float(seen[0]), float(seen[1])), orientation)
+
+
+def _orientation(image: Image) -> int:
+    """As EXIF counts; 1 where the note is missing or damaged."""
+    try:
+        note = image.getexif().get(0x0112, 1)
+    except Exception:  # Pillow meets a damaged note with errors of many kinds
+        return 1
+    return note if note in range(2, 9) else 1
+
+
+def _turned(image: Image, orientation: int) -> Image:
+    from PIL.Image import Transpose
+
+    turns = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+    return image.transpose(turns[orientation]) if orientation in turns else image
+
+
+def _shrunk(image: Image) -> Image:
+    """In RGB, its longer side at most `LARGE`; made smaller first where that is possible, for it saves memory."""
+    if image.mode not in _SCALABLE or "transparency" in image.info:
+        image = to_rgb(image)
+    image.thumbnail((LARGE, LARGE), reducing_gap=2.0)
+    return to_rgb(image)
+
+
+def to_rgb(image: Image) -> Image:
+    """Eight bits per colour: deeper pictures are scaled, not cut off; what is transparent becomes white."""
+    from PIL import Image as Pillow
+
+    image.load()
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return Pillow.fromarray(_scaled(np.asarray(image), deep=image.mode.startswith("I;16"))).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        clear = image.convert("RGBA")
+        return Pillow.alpha_composite(Pillow.new("RGBA", clear.size, "white"), clear).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _scaled(values: Shaped[np.ndarray, "H W"], deep: bool) -> Shaped[np.ndarray, "H W"]:
+    """To bytes; unless 16 bits are certain (`deep`), from the range that the values seem to have."""
+    values = np.nan_to_num(values.astype(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0).clip(0)
+    highest = float(values.max(initial=0.0))
+    ranges = (65535.0,) if deep else (1.0, 255.0, 65535.0)
+    full = next((top for top in ranges if highest <= top), highest)
+    scaled: np.ndarray = (values * (255 / full)).round().astype(np.uint8)
+    return scaled
+
+
+def _bytes(source: Any) -> np.ndarray:
+    """An array or a tensor as bytes [H, W, 3]."""
+    tensor = hasattr(source, "detach")
+    if tensor:
+        plain = source.detach().cpu()
+        source = (plain.float() if "bfloat16" in str(plain.dtype) else plain).numpy()  # NumPy has none
+    array = np.asarray(source)
+    shape = list(array.shape)
+    if tensor or (array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3, 4)):
+        array = np.moveaxis(array, 0, -1) if array.ndim == 3 else array
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
+        layout = "[3, H, W]" if tensor else "[H, W, 3]"
+        raise PolyadicError(f"expected a picture {layout}, got {'a tensor' if tensor else 'an array'} {shape}")
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+            raise PolyadicError(
+                f"a picture of floats must lie in 0 to 1, got {array.min():g} to {array.max():g}; "
+                "give bytes, or undo the normalisation"
+            )
+        array = (array * 255).round()
+    elif array.dtype.kind == "b":
+        array = array * 255
+    elif array.dtype == np.uint16:
+        array = array // 257
+    elif array.dtype.kind not in "iu" or array.min() < 0 or array.max() > 255:
+        raise PolyadicError(f"a picture of whole numbers must lie in 0 to 255, got {array.dtype}")
+    array = array.astype(np.uint8)
+    if array.shape[2] == 4:
+        from PIL.Image import fromarray
+
+        return np.asarray(to_rgb(fromarray(array)))
+    return np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:2], 3)))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """Without Pillow's limit on pixels, which knows nothing of decoding at a smaller size; ours is `MOST`."""
+    from PIL import Image as Pillow
+
+    with _LIMIT:
+        before, Pillow.MAX_IMAGE_PIXELS = Pillow.MAX_IMAGE_PIXELS, None
+        try:
+            image = Pillow.open(path)
+        finally:
+            Pillow.MAX_IMAGE_PIXELS = before
+    with image:
+        yield image
+
+
+def _check_size(image: Image, path: Path) -> None:
+    if image.width * image.height > MOST:
+        raise PolyadicError(
+            f"{path} has {image.width:,} x {image.height:,} pixels, and {MOST:,} are read at most: make it smaller"
+        )
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    from PIL import UnidentifiedImageError
+
+    try:
+        yield
+    except PolyadicError:
+        raise
+    except FileNotFoundError as error:
+        raise PolyadicError(f"no image {path}") from error
+    except IsADirectoryError as error:
+        raise PolyadicError(f"{path} is a folder, expected an image") from error
+    except PermissionError as error:
+        raise PolyadicError(f"{path} may not be read (permission denied)") from error
+    except UnidentifiedImageError as error:
+        raise PolyadicError(f"{path} is not a picture that can be read (unknown format)") from error
+    except Exception as error:  # decoders meet damaged files with errors of many kinds
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise PolyadicError(f"{path} is not a picture that can be read ({reason:.120})") from error
+
+
+def picture_size(path: Path) -> tuple[float, float] | None:
+    """(width, height), or None when the file is not a picture."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return float(image.width), float(image.height)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None

@@ -1,0 +1,93 @@
+"""Which pairs the network learns from (Implementation details; Modeling missing annotations).
+
+Stage 1: each annotated relation of two true boxes. Stage 1b: pairs of proposals that lie on the two boxes of a
+relation, at most 4 proposals per true box at IoU >= 0.5. Stage 2: annotated pairs and as many null ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Scene, scale_boxes
+
+MOST, IOU = 4, 0.5  # paper
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """The boxes that training sees of one image, in the annotated frame, with the relations that hold between them."""
+
+    boxes: Float[np.ndarray, "N 4"]
+    labels: Int[np.ndarray, " N"]
+    scores: Float[np.ndarray, " N"]
+    pairs: Int[np.ndarray, "M 2"]  # one row per relation and pair of boxes that show it
+    triplets: Int[np.ndarray, "M 3"]
+    shown: Int[np.ndarray, "K 2"]  # pairs that lie on an annotated one, `pairs` included: they are no null pairs
+
+    def annotated(self) -> Bool[np.ndarray, "N N"]:
+        """Whether an ordered pair is annotated."""
+        found = np.zeros((len(self.boxes), len(self.boxes)), bool)
+        found[self.pairs[:, 0], self.pairs[:, 1]] = True
+        return found
+
+
+def true_boxes(scene: Scene) -> Boxes:
+    """Stage 1. A relation of a box with itself is left out: there is no such pair."""
+    keep = scene.relations[:, 0] != scene.relations[:, 2]
+    pairs = scene.relations[keep][:, ::2]
+    return Boxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), pairs, scene.triplets[keep], pairs)
+
+
+def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generator) -> Boxes:
+    """Stage 1b: all detections; relations of those drawn for two true boxes, at most 4 each at IoU >= 0.5."""
+    boxes = detections.boxes
+    if detections.size is not None and len(boxes):
+        boxes = scale_boxes(boxes, detections.size, scene.frame)
+    near = _iou(boxes, scene.boxes) >= IOU  # [detections, true boxes]
+    on = [np.flatnonzero(column) for column in near.T]  # by true box
+    drawn = [rng.permutation(rows)[:MOST] for rows in on]
+    pairs, triplets, shown = [np.zeros((0, 2), np.int64)], [np.zeros((0, 3), np.int64)], [np.zeros((0, 2), np.int64)]
+    for (subject, _, object), triplet in zip(scene.relations, scene.triplets, strict=True):
+        if subject == object:
+            continue
+        both = _combinations(drawn[subject], drawn[object])
+        shown.append(_combinations(on[subject], on[object]))
+        pairs.append(both)
+        triplets.append(np.repeat(triplet[None], len(both), 0))
+    known = np.concatenate(pairs), np.concatenate(triplets), np.concatenate(shown)
+    return Boxes(boxes, detections.labels, detections.scores, *known)
+
+
+def selection_pairs(
+    boxes: Boxes, rng: np.random.Generator, nulls: float = 1.0
+) -> tuple[Int[np.ndarray, "M 2"], Bool[np.ndarray, " M"]]:
+    """Stage 2: the annotated pairs, once each, and `nulls` times as many others (0: all others); which is which."""
+    annotated = boxes.annotated()
+    other = ~np.eye(len(annotated), dtype=bool)
+    other[boxes.shown[:, 0], boxes.shown[:, 1]] = False
+    positive, negative = np.argwhere(annotated), np.argwhere(other)
+    if nulls:
+        count = min(len(negative), round(nulls * len(positive)))
+        negative = negative[np.sort(rng.permutation(len(negative))[:count])]
+    chosen = np.repeat([True, False], [len(positive), len(negative)])
+    return np.concatenate([positive, negative]), chosen
+
+
+def _combinations(subjects: Int[np.ndarray, " S"], objects: Int[np.ndarray, " O"]) -> Int[np.ndarray, "_ 2"]:
+    both = np.empty((len(subjects), len(objects), 2), np.int64)
+    both[..., 0], both[..., 1] = subjects[:, None], objects
+    different: np.ndarray = both.reshape(-1, 2)[(both[..., 0] != both[..., 1]).ravel()]
+    return different
+
+
+def _iou(a: Float[np.ndarray, "N 4"], b: Float[np.ndarray, "M 4"]) -> Float[np.ndarray, "N M"]:
+    shared = np.minimum(a[:, None, 2:], b[None, :, 2:]) - np.maximum(a[:, None, :2], b[None, :, :2])
+    overlap = shared.clip(0).prod(-1)
+    area_a, area_b = ((x[:, 2:] - x[:, :2]).prod(-1) for x in (a, b))
+    union = area_a[:, None] + area_b[None] - overlap
+    found: np.ndarray = np.where(union > 0, overlap / np.where(union > 0, union, 1), 0.0)
+    return found

@@ -1,0 +1,221 @@
+"""Pictures with their boxes: what a detector learns from, and what it is asked about."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from polyadic.config.detector import DetectorConfig
+from polyadic.detectors.faster_rcnn import Detector, to_pixels
+from polyadic.files import find_model
+from polyadic.io.records import read_detections, write_detections
+from polyadic.progress import Silent, Stop, Watcher
+from polyadic.structures.detections import Detections
+from polyadic.structures.images import Photo
+from polyadic.structures.scenes import Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+from polyadic.training.examples import load_split, number_of
+from polyadic.training.loading import load_batches
+from polyadic.training.region_cache import digest
+
+RELATED = ("vrd", "vg200")  # datasets whose boxes are those of their relations
+
+
+@dataclass(frozen=True, eq=False)
+class BoxData:
+    """Scenes to learn from and held-out ones; every box has an area and lies in its frame."""
+
+    fit: tuple[Scene, ...]
+    validation: tuple[Scene, ...]
+    vocabulary: Vocabulary
+    notes: tuple[str, ...]  # what a person should know of it
+
+    def fingerprint(self) -> str:
+        """So that a run is not resumed on other data."""
+        parts: list[str | np.ndarray] = [self.vocabulary.to_json()]
+        for scene in (*self.fit, *self.validation):
+            parts += [scene.name, scene.boxes, scene.labels]
+        return digest(*parts)
+
+
+def load_boxes(config: DetectorConfig) -> BoxData:
+    """Images without boxes are background to learn from, where a dataset claims to show all objects."""
+    fit = load_split(config, "fit" if config.validation.images else "train", config.data.pictures)
+    held_out = load_split(config, "validation", config.data.pictures).scenes if config.validation.images else ()
+    name, notes = fit.name, []
+    if name in RELATED:
+        notes.append(
+            f"{name} has boxes in relations alone: an object that nobody related is background to the detector, "
+            "and its precision looks worse than it is"
+        )
+    scenes = [_usable(scene) for scene in fit]
+    validation = tuple(_usable(scene) for scene in held_out[: config.validation.images])
+    before, after = (sum(len(scene.boxes) for scene in some) for some in (fit, scenes))
+    if after < before:
+        notes.append(f"{name}: {before - after:,} boxes have no area within their picture and are left out")
+    bare = sum(not len(scene.boxes) for scene in scenes)
+    if bare and name in RELATED:
+        scenes = [scene for scene in scenes if len(scene.boxes)]
+        notes.append(f"{name}: {bare:,} images without boxes are left out")
+    elif bare:
+        notes.append(f"{name}: {bare:,} images have no boxes: all of them is background")
+    if not any(len(scene.boxes) for scene in scenes):
+        raise PolyadicError(f"{name} fit: no image has a box to learn from")
+    return BoxData(tuple(scenes), validation, fit.vocabulary, tuple(notes))
+
+
+def _usable(scene: Scene) -> Scene:
+    """With its boxes cut off at the frame, and without those of which nothing is left."""
+    width, height = scene.frame
+    boxes = scene.boxes.clip(0, [width, height, width, height])
+    kept = (boxes[:, 2:] > boxes[:, :2]).all(1)
+    none = np.zeros((0, 3), np.int64)  # relations count boxes, and are not needed here
+    return replace(scene, boxes=boxes[kept], labels=scene.labels[kept], relations=none)
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """One image of a batch, its boxes in its own pixels."""
+
+    name: str
+    picture: UInt8[Tensor, "3 H W"]
+    boxes: Float[Tensor, "N 4"]
+    labels: Int[Tensor, " N"]
+
+
+class Pictures(Dataset[Shown]):
+    """The images of one epoch, half of them mirrored; which ones depends on seed, epoch and image alone."""
+
+    def __init__(self, scenes: Sequence[Scene], seed: int, epoch: int) -> None:
+        self.scenes, self.seed, self.epoch = scenes, seed, epoch
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def __getitem__(self, at: int) -> Shown:
+        scene = self.scenes[at]
+        picture = to_pixels(_photo(scene))
+        height, width = picture.shape[1:]
+        boxes = torch.from_numpy(scene.boxes_in(width, height)).float()
+        if number_of(self.seed, "mirror", self.epoch, scene.name) % 2:
+            picture, boxes = mirror(picture, boxes)
+        return Shown(scene.name, picture, boxes, torch.from_numpy(scene.labels))
+
+
+def mirror(
+    picture: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "N 4"]
+) -> tuple[UInt8[Tensor, "3 H W"], Float[Tensor, "N 4"]]:
+    """Left becomes right."""
+    width = picture.shape[2]
+    left, top, right, bottom = boxes.unbind(-1)
+    return picture.flip(-1), torch.stack([width - right, top, width - left, bottom], -1)
+
+
+def detect_scenes(
+    detector: Detector,
+    scenes: Sequence[Scene],
+    images: int,
+    workers: int = 0,
+    watcher: Watcher | None = None,
+    stop: Stop | None = None,
+    text: str = "boxes",
+) -> Iterator[tuple[Scene, Detections]]:
+    """What the detector finds in each image, in order and in the annotated frame; `images` at once."""
+    watcher = watcher or Silent()
+    watcher.begin(text, len(scenes))
+    batches = [list(range(at, min(at + images, len(scenes)))) for at in range(0, len(scenes), images)]
+    done = 0
+    for batch in load_batches(_Photos(scenes), batches, workers):
+        if stop is not None:
+            stop.check()
+        for found in detector.detect(batch, images):
+            yield scenes[done], found
+            done += 1
+        watcher.move(done)
+    watcher.end()
+
+
+class _Photos(Dataset[Photo]):
+    def __init__(self, scenes: Sequence[Scene]) -> None:
+        self.scenes = scenes
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def __getitem__(self, at: int) -> Photo:
+        return _photo(self.scenes[at])
+
+
+def _photo(scene: Scene) -> Photo:
+    """The dataset's picture, with the annotated frame as its size."""
+    return Photo(scene.name, scene.open(), scene.frame)
+
+
+KEPT = "detector"  # in the model's folder
+FOUND = "detected"  # in the run's folder
+IMAGES = 200  # in one file: what an interruption may cost
+
+
+def fingerprint(detector: Detector) -> str:
+    """Of all that its boxes depend on, but the pictures."""
+    config = detector.config
+    how = json.dumps(
+        [config.network, config.side, config.longest, config.nms, config.score, config.most, config.precision]
+    )
+    weights = (x.detach().cpu().numpy() for _, x in sorted(detector.network.state_dict().items()))
+    return digest(how, detector.vocabulary.to_json(), *weights)
+
+
+def keep_detector(source: Path, model: Path) -> None:
+    """A copy in the folder of the relation model, which then needs nothing else; whole or not at all."""
+    target, half = model / KEPT, model / f".{KEPT}.{os.getpid()}.part"
+    if target.exists():
+        return
+    model.mkdir(parents=True, exist_ok=True)
+    try:
+        shutil.copytree(find_model(source, "`polyadic detect train`"), half)
+        half.rename(target)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def detected(
+    detector: Detector,
+    scenes: Sequence[Scene],
+    folder: Path | None = None,
+    workers: int = 0,
+    watcher: Watcher | None = None,
+    stop: Stop | None = None,
+) -> dict[str, Detections]:
+    """The boxes of each scene by its name; `folder` keeps them for the next time, and for after an interruption."""
+    watcher, own = watcher or Silent(), fingerprint(detector)
+    found: dict[str, Detections] = {}
+    twice = next((name for name, n in Counter(scene.name for scene in scenes).items() if n > 1), None)
+    if twice is not None:
+        raise PolyadicError(f"two images are called {twice!r} (training and validation?): give each its own name")
+    for at in range(0, len(scenes), IMAGES):
+        part = scenes[at : at + IMAGES]
+        text = f"boxes {at + 1:,} to {at + len(part):,} of {len(scenes):,}"
+        key = digest(own, *(f"{scene.name} {scene.frame} {scene.image}" for scene in part))
+        path = None if folder is None else folder / f"{key[:16]}.safetensors"
+        if path is not None and path.is_file():
+            found |= {each.image: each for each in read_detections(path, detector.vocabulary)}
+            continue
+        batch = max(1, detector.config.training.images)
+        new = [each for _, each in detect_scenes(detector, part, batch, workers, watcher, stop, text)]
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_detections(path, new, detector.vocabulary, overwrite=True)
+        found |= {each.image: each for each in new}
+    return found

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 import jaxtyping
 import pytest
 import torch
 
-SOURCE = Path(__file__).parent / "src" / "polyadic"
-# numba compiles the functions of kernel.py files itself: they take no decorator
-CHECKED = sorted(
-    "polyadic." + ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-    for path in SOURCE.rglob("*.py")
-    if path.name != "kernel.py" and path != SOURCE / "__init__.py"
-)
-jaxtyping.install_import_hook(CHECKED, "typecheck.check")
+
+class UncheckedKernels(MetaPathFinder):
+    """Import kernel.py files as they are: numba compiles their functions itself and cannot take a decorated one."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        ours = name.startswith("polyadic.") and name.endswith(".kernel")
+        return PathFinder.find_spec(name, path, target) if ours else None
+
+
+jaxtyping.install_import_hook("polyadic", "typecheck.check")
+sys.meta_path.insert(0, UncheckedKernels())
 
 torch.set_num_threads(1)
 

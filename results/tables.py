@@ -21,7 +21,7 @@ from polyadic.experiments.table4 import Cell, Line, read_rows, table4
 from polyadic.experiments.vrd_ablation import OURS
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/vrd.md", "src/polyadic/shipped/vrd-boxes/CARD.md")
+DOCUMENTS = ("README.md", "docs/vrd.md", "src/polyadic/pretrained/vrd-boxes/CARD.md")
 BOXES, PIXELS, BOTH = (ROOT / "results" / f"{name}.csv" for name in ("vrd-boxes", "vrd-ablation", "vrd-lu-pixels"))
 _BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _LABELS = {

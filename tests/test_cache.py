@@ -223,7 +223,7 @@ def test_an_interrupt_before_the_rename_leaves_nothing(
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from polyadic.cache import FeatureCache
+from polyadic.training.region_cache import FeatureCache
 os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
 FeatureCache(Path(sys.argv[1]), 10**9).store(sys.argv[2], {"x": torch.ones(3)})
 """

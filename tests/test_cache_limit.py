@@ -200,7 +200,7 @@ FULL = """
 import sys, torch
 from pathlib import Path
 from polyadic import PolyadicError
-from polyadic.cache import FeatureCache, digest
+from polyadic.training.region_cache import FeatureCache, digest
 cache = FeatureCache(Path(sys.argv[1]), 10**9)
 entry = {"x": torch.arange(5_000.0)}
 assert cache.store(digest(0), entry)

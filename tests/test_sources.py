@@ -310,10 +310,10 @@ def test_the_table_is_well_formed_and_fills_the_readers_places() -> None:
         assert file.sha256 is None or (len(file.sha256) == 64 and int(file.sha256, 16))
 
 
-@pytest.mark.parametrize("module", ["download", "archives", "sources"])
+@pytest.mark.parametrize("module", ["download", "fetch"])
 def test_it_imports_the_standard_library_and_nothing_heavy(module: str) -> None:
     tree = ast.parse(Path(sys.modules[f"polyadic.datasets.{module}"].__file__ or "").read_text())
     plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     ours = {name for name in plain | named if name.split(".")[0] not in sys.stdlib_module_names}
-    assert ours <= {"polyadic.vocabulary", "polyadic.datasets.download", "polyadic.datasets.archives"}
+    assert ours <= {"polyadic.structures.vocabulary", "polyadic.datasets.download"}

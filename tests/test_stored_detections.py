@@ -288,6 +288,6 @@ def test_a_folder_an_absent_file_and_a_mapping_of_numbers_are_refused(tmp_path: 
 def test_reading_detections_loads_no_torch() -> None:
     from test_imports import loaded_after
 
-    loaded = loaded_after("from polyadic.predictions import read_detections; from polyadic.scenes import naming")
+    loaded = loaded_after("from polyadic.io.records import read_detections; from polyadic.structures import labels")
     assert "polyadic" in loaded
     assert "torch" not in loaded

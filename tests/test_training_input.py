@@ -337,7 +337,7 @@ def _few_boxes(file: dict[str, Any]) -> None:
             each["bbox"][3] = 0
 
 
-@pytest.mark.filterwarnings("ignore::polyadic.vocabulary.PolyadicWarning")
+@pytest.mark.filterwarnings("ignore::polyadic.structures.vocabulary.PolyadicWarning")
 @pytest.mark.parametrize("sources", [("pixels",), ("evidence",), ("pixels", "evidence")])
 def test_few_boxes_and_boxes_without_area_train_to_finite_weights(tmp_path: Path, sources: Any) -> None:
     config = on_disk(tmp_path / "data", _few_boxes).change(
@@ -348,7 +348,7 @@ def test_few_boxes_and_boxes_without_area_train_to_finite_weights(tmp_path: Path
     assert all(math.isfinite(entry["loss"]) for entry in log_of(run.folder) if "loss" in entry)
 
 
-@pytest.mark.filterwarnings("ignore::polyadic.vocabulary.PolyadicWarning")
+@pytest.mark.filterwarnings("ignore::polyadic.structures.vocabulary.PolyadicWarning")
 def test_held_out_images_of_few_boxes_are_judged(tmp_path: Path) -> None:
     def change(file: dict[str, Any]) -> None:
         _few_boxes(file)

@@ -6,7 +6,7 @@ Paper: Modeling missing annotations.
 
 The factors are non-negative, so the peaks of one factor bound what the others can reach, and nearly all pairs,
 subjects and (subject, predicate) cells are never looked at; ψ_u is sparse + constant, so seen triplets and the rest
-are bounded apart. `polyadic.kernels.ranking` searches on the CPU, `tensors` on a GPU and wherever float64 would
+are bounded apart. `ranking.kernel` searches on the CPU, `ranking.search` on a GPU and wherever float64 would
 underflow; both give the list that sorting the dense tensor would.
 """
 

@@ -34,7 +34,8 @@ from polyadic.evaluation import Evaluator, evaluate
 from polyadic.evaluation.baselines import CountTable
 from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.io.records import read_detections
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset, Scene
 
 OUT = Path(__file__).parents[1] / "results" / "evaluation.csv"
@@ -44,12 +45,12 @@ PROTOCOLS = [
 ]
 
 
-def best_hundred(found: Predictions) -> Predictions:
+def best_hundred(found: Relations) -> Relations:
     order = np.argsort(-found.scores, kind="stable")[:100]
-    return Predictions(found.image, found.boxes, found.pairs[order], found.triplets[order], found.scores[order])
+    return Relations(found.image, found.boxes, found.pairs[order], found.triplets[order], found.scores[order])
 
 
-def vrd(root: Path) -> tuple[Dataset, np.ndarray, list[Predictions]]:
+def vrd(root: Path) -> tuple[Dataset, np.ndarray, list[Relations]]:
     """The count table's best hundred triplets of each test image, on Lu's proposals."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -65,7 +66,7 @@ def vrd(root: Path) -> tuple[Dataset, np.ndarray, list[Predictions]]:
     return test, train.triplets(), found
 
 
-def as_plain(scene: Scene, found: Predictions) -> plain.Image:
+def as_plain(scene: Scene, found: Relations) -> plain.Image:
     boxes, mine = [tuple(b) for b in scene.boxes.tolist()], [tuple(b) for b in found.boxes.tolist()]
     labels = scene.labels.tolist()
     truths = [
@@ -173,7 +174,7 @@ def against_the_loop(root: Path) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def stream(n: int) -> Iterator[tuple[Scene, Predictions]]:
+def stream(n: int) -> Iterator[tuple[Scene, Relations]]:
     rng = np.random.default_rng(0)
     for i in range(n):
         corner = rng.integers(0, 800, (20, 2)).astype(float)
@@ -185,7 +186,7 @@ def stream(n: int) -> Iterator[tuple[Scene, Predictions]]:
         name = f"{i}.jpg"
         yield (
             Scene(name, Path(name), (1024.0, 1024.0), boxes, labels, relations),
-            Predictions(name, boxes, pairs, triplets, rng.random(100)),
+            Relations(name, boxes, pairs, triplets, rng.random(100)),
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from polyadic.evaluation import evaluate
 from polyadic.evaluation.protocol import get_protocol
-from polyadic.structures.detections import Predictions
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 
 LU = get_protocol("lu2016")
@@ -22,7 +22,7 @@ def random_boxes(rng: np.random.Generator, n: int) -> np.ndarray:
     return np.concatenate([corner, corner + rng.integers(0, 5, (n, 2))], axis=1).astype(np.float64)
 
 
-def random_image(rng: np.random.Generator, name: str) -> tuple[Scene, Predictions | None]:
+def random_image(rng: np.random.Generator, name: str) -> tuple[Scene, Relations | None]:
     n, m = int(rng.integers(1, 5)), int(rng.integers(0, 7))
     boxes = random_boxes(rng, n)
     relations = np.stack(
@@ -45,10 +45,10 @@ def random_image(rng: np.random.Generator, name: str) -> tuple[Scene, Prediction
         pairs[take] = aim[take][:, ::2]
         triplets[take] = np.stack([scene.labels[aim[:, 0]], aim[:, 1], scene.labels[aim[:, 2]]], axis=1)[take]
     scores = rng.integers(0, 4, count) / 4.0  # many ties
-    return scene, Predictions(name, mine, pairs.reshape(-1, 2), triplets.reshape(-1, 3), scores)
+    return scene, Relations(name, mine, pairs.reshape(-1, 2), triplets.reshape(-1, 3), scores)
 
 
-def as_plain(scene: Scene, predictions: Predictions | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def as_plain(scene: Scene, predictions: Relations | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The same image for the oracle."""
     boxes = [tuple(box) for box in scene.boxes.tolist()]
     truths = [
@@ -70,13 +70,13 @@ def scene(relations: list[tuple[int, int, int]], labels: list[int], boxes: list[
     return Scene(name, Path(name), (100.0, 100.0), np.array(boxes, float), np.array(labels), rows)
 
 
-def predictions(pairs: list[tuple[int, int]], triplets: list[tuple[int, int, int]], scores: list[float]) -> Predictions:
+def predictions(pairs: list[tuple[int, int]], triplets: list[tuple[int, int, int]], scores: list[float]) -> Relations:
     boxes = np.array([[0, 0, 9, 9], [20, 0, 29, 9]], float)
-    return Predictions("a", boxes, np.array(pairs).reshape(-1, 2), np.array(triplets).reshape(-1, 3), np.array(scores))
+    return Relations("a", boxes, np.array(pairs).reshape(-1, 2), np.array(triplets).reshape(-1, 3), np.array(scores))
 
 
 TWO = [[0.0, 0, 9, 9], [20.0, 0, 29, 9]]
 
 
-def recall_of(truth: Scene, answer: Predictions, **switches: object) -> float:
+def recall_of(truth: Scene, answer: Relations, **switches: object) -> float:
     return float(evaluate([truth], [answer], [LU.change(tops=(20,), **switches)], 5)[0].recall)

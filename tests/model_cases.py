@@ -16,7 +16,7 @@ from polyadic.cp import CPTensor
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import PairScores
 from polyadic.prior import TripletPrior
-from polyadic.ranking.relations import Relations
+from polyadic.ranking.relations import Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import Vocabulary
@@ -67,16 +67,16 @@ def photo(seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (60, 100, 3), dtype=np.uint8))
 
 
-def entries(found: Relations) -> list[Entry]:
+def entries(found: Ranking) -> list[Entry]:
     return [(r.log_score, r.pair, *r.triplet) for r in found]
 
 
-def agree(found: Relations, expected: list[Entry]) -> None:
+def agree(found: Ranking, expected: list[Entry]) -> None:
     assert [entry[1:] for entry in entries(found)] == [entry[1:] for entry in expected]
     assert [entry[0] for entry in entries(found)] == pytest.approx([entry[0] for entry in expected], abs=1e-6)
 
 
-def same(a: Relations, b: Relations) -> bool:
+def same(a: Ranking, b: Ranking) -> bool:
     return torch.equal(a.pair, b.pair) and torch.equal(a.triplet, b.triplet) and torch.equal(a.log_score, b.log_score)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polyadic.cp import CPTensor
 from polyadic.prior import TripletPrior
-from polyadic.ranking.relations import Relations
+from polyadic.ranking.relations import Ranking
 
 CHECKS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CAPS = st.sampled_from([1, 2, 3, 10, None])
@@ -84,7 +84,7 @@ def dense_scores(
     return scores if pair is None else scores + pair[:, None, None, None]
 
 
-def rows(found: Relations) -> list[Entry]:
+def rows(found: Ranking) -> list[Entry]:
     return [(r.log_score, r.pair, r.subject, r.predicate, r.object) for r in found]
 
 

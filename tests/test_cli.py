@@ -17,7 +17,7 @@ from vrd_files import RIDER, TEST, relation, write_vrd
 from polyadic.cli import main, spread
 from polyadic.datasets import load_dataset
 from polyadic.io.records import write_jsonl
-from polyadic.structures.detections import Predictions
+from polyadic.structures.relations import Relations
 
 
 class Result:
@@ -63,7 +63,9 @@ def write_predictions(root: Path, split: str, path: Path) -> Path:
         n = len(wrong)
         scores = np.concatenate([np.full(n, 0.4), np.full(n, 0.9)])  # the wrong one first
         rows = pairs, np.concatenate([scene.triplets, wrong]), scores
-        found.append(Predictions(scene.name, scene.boxes, *rows, scene.labels, np.full(len(scene.boxes), 0.5)))
+        found.append(
+            Relations(scene.name, scene.boxes, *rows, labels=scene.labels, confidences=np.full(len(scene.boxes), 0.5))
+        )
     return write_jsonl(path, found, dataset.vocabulary)
 
 

@@ -20,7 +20,7 @@ from polyadic.experiments.predicting import predict_split
 from polyadic.experiments.runs import open_run
 from polyadic.io.records import read_predictions, write_jsonl
 from polyadic.model.scoring import ALL, Parts
-from polyadic.structures.detections import Predictions
+from polyadic.structures.relations import Relations
 from polyadic.training.examples import BoxSource
 
 NONE = Parts(selected=False, prior=False, geometry=False)
@@ -149,7 +149,7 @@ def boxes(folder: Path) -> Path:
         empty = np.zeros((0, 2), np.int64), np.zeros((0, 3), np.int64), np.zeros(0)
         size = (scene.frame[0] / 2, scene.frame[1] / 2)
         moved = (scene.boxes + 1) / 2
-        found.append(Predictions(scene.name, moved, *empty, scene.labels, np.full(n, 0.5), size))
+        found.append(Relations(scene.name, moved, *empty, labels=scene.labels, confidences=np.full(n, 0.5), size=size))
     return write_jsonl(folder / "boxes.jsonl", found, run.data.vocabulary)
 
 

@@ -1,4 +1,4 @@
-"""Predictions beside the count table and the ceiling."""
+"""Relations beside the count table and the ceiling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from polyadic.evaluation import evaluate
 from polyadic.evaluation.baselines import CountTable
 from polyadic.evaluation.compare import COUNT_TABLE, KEPT, PREDICTIONS, RELABELLED, Comparison, compare
 from polyadic.evaluation.protocol import Protocol, get_protocol
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset
 
 LU = get_protocol("lu2016").change(tops=(2, 5))
@@ -26,17 +27,17 @@ def data(tmp_path: Path) -> tuple[Dataset, Dataset]:
     return load_dataset("vrd", root, "train"), load_dataset("vrd", root, "test")
 
 
-def true_predictions(test: Dataset, labelled: bool) -> list[Predictions]:
+def true_predictions(test: Dataset, labelled: bool) -> list[Relations]:
     """The truths themselves as predictions."""
     return [
-        Predictions(
+        Relations(
             scene.name,
             scene.boxes,
             scene.relations[:, ::2],
             scene.triplets,
             np.ones(len(scene.relations)),
-            scene.labels if labelled else None,
-            np.full(len(scene.boxes), 0.5) if labelled else None,
+            labels=scene.labels if labelled else None,
+            confidences=np.full(len(scene.boxes), 0.5) if labelled else None,
         )
         for scene in test
     ]

@@ -17,7 +17,7 @@ from polyadic.evaluation import Evaluator, choose_k, evaluate
 from polyadic.evaluation import kernel as matching
 from polyadic.evaluation.baselines import Ceiling
 from polyadic.evaluation.protocol import FREE_K, PRESETS, get_protocol
-from polyadic.structures.detections import Predictions
+from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError
 
 TASKS = ("relationship", "phrase")
@@ -105,16 +105,14 @@ def test_k_counts_triplets_per_pair_of_boxes_or_predicates_per_pair_of_labelled_
 
 def test_inclusive_pixels_make_a_one_pixel_box_overlap_and_plain_ones_do_not() -> None:
     truth = scene([(0, 0, 1)], [0, 1], [[3, 3, 3, 3], [5, 5, 5, 5]])
-    answer = Predictions("a", truth.boxes, np.array([[0, 1]]), np.array([[0, 0, 1]]), np.array([1.0]))
+    answer = Relations("a", truth.boxes, np.array([[0, 1]]), np.array([[0, 0, 1]]), np.array([1.0]))
     assert recall_of(truth, answer) == 100
     assert recall_of(truth, answer, iou_offset=0) == 0
 
 
 def test_predictions_in_a_smaller_picture_are_scaled_to_the_annotated_frame() -> None:
     truth = scene([(0, 1, 1)], [0, 2], TWO)
-    small = Predictions(
-        "a", np.array(TWO) / 2, np.array([[0, 1]]), np.array([[0, 1, 2]]), np.ones(1), size=(50.0, 50.0)
-    )
+    small = Relations("a", np.array(TWO) / 2, np.array([[0, 1]]), np.array([[0, 1, 2]]), np.ones(1), size=(50.0, 50.0))
     assert recall_of(truth, small) == 100
 
 
@@ -123,14 +121,14 @@ def test_of_equal_overlaps_the_first_or_the_last_truth_is_taken() -> None:
     boxes = [[0.0, 0, 9, 9], [2.0, 0, 11, 9], [50.0, 0, 59, 9]]
     truth = scene([(0, 1, 2), (1, 1, 2)], [0, 0, 2], boxes)
     mine = np.array([[1.0, 0, 10, 9], [-3.0, 0, 6, 9], [50.0, 0, 59, 9]])
-    answer = Predictions("a", mine, np.array([[0, 2], [1, 2]]), np.array([[0, 1, 2]] * 2), np.array([0.9, 0.8]))
+    answer = Relations("a", mine, np.array([[0, 2], [1, 2]]), np.array([[0, 1, 2]] * 2), np.array([0.9, 0.8]))
     assert recall_of(truth, answer, tie="first") == 50
     assert recall_of(truth, answer, tie="last") == 100
 
 
 def test_a_hit_needs_the_protocol_s_overlap() -> None:
     truth = scene([(0, 1, 1)], [0, 2], TWO)
-    answer = Predictions("a", np.array([[0.0, 0, 9, 5], TWO[1]]), np.array([[0, 1]]), np.array([[0, 1, 2]]), np.ones(1))
+    answer = Relations("a", np.array([[0.0, 0, 9, 5], TWO[1]]), np.array([[0, 1]]), np.array([[0, 1, 2]]), np.ones(1))
     assert recall_of(truth, answer, iou=0.6) == 100  # 60 of 100 pixels
     assert recall_of(truth, answer, iou=0.61) == 0
 
@@ -211,7 +209,7 @@ def test_the_order_of_images_and_the_number_held_at_once_do_not_matter(monkeypat
 def test_bootstrap_intervals_have_the_width_of_the_exact_standard_error() -> None:
     scenes = [scene([(0, 1, 1)], [0, 2], TWO, str(i)) for i in range(400)]
     answers = [
-        Predictions(str(i), np.array(TWO), np.array([[0, 1]]), np.array([[0, 1 if i % 4 else 0, 2]]), np.ones(1))
+        Relations(str(i), np.array(TWO), np.array([[0, 1]]), np.array([[0, 1 if i % 4 else 0, 2]]), np.ones(1))
         for i in range(400)
     ]
     row = evaluate(scenes, answers, [LU], 5, bootstrap=4000)[0]
@@ -234,7 +232,7 @@ def test_the_interval_of_mean_recall_is_that_of_mean_recall() -> None:
     # predicate 1 is always hit, predicate 2 (one truth in four) never: R 75, mR 50 in every replicate
     scenes = [scene([(0, 1, 1)] * 3 + [(0, 2, 1)], [0, 2], TWO, str(i)) for i in range(50)]
     answers = [
-        Predictions(str(i), np.array(TWO), np.array([[0, 1]] * 3), np.array([[0, 1, 2]] * 3), np.ones(3))
+        Relations(str(i), np.array(TWO), np.array([[0, 1]] * 3), np.array([[0, 1, 2]] * 3), np.ones(3))
         for i in range(50)
     ]
     row = evaluate(scenes, answers, [LU], 5, bootstrap=20)[0]
@@ -261,19 +259,19 @@ def test_free_k_weighs_both_n_and_all_truths() -> None:
     pairs = np.concatenate([wrong, wrong, [[0, 1]]])
     triplets = np.array([[1, 0, 0]] * 60 + [[1, 3, 0]] * 60 + [[0, 1, 2]])
     scores = np.concatenate([np.full(60, 0.9), np.full(60, 0.8), [0.7]])
-    answer = Predictions("a", boxes, pairs, triplets, scores)
-    early = Predictions("b", boxes, pairs[::-1], triplets[::-1].copy(), scores)  # the truth of b is first, at any k
+    answer = Relations("a", boxes, pairs, triplets, scores)
+    early = Relations("b", boxes, pairs[::-1], triplets[::-1].copy(), scores)  # the truth of b is first, at any k
     other = scene([(0, 1, 1)], [0, 2], TWO, "b")
     assert choose_k([truth, other], [answer, early], LU, 5, candidates=(2, 1)) == 1  # R@100 is larger, R@50 the same
     # at k = 1 the truth of c is at 31, that of d nowhere; at k = 2 both lie between 51 and 100: equal sums
-    c = Predictions(
+    c = Relations(
         "c",
         boxes,
         np.concatenate([wrong[:30], wrong[:30], [[0, 1]]]),
         np.array([[1, 0, 0]] * 30 + [[1, 3, 0]] * 30 + [[0, 1, 2]]),
         np.concatenate([np.full(30, 0.9), np.full(30, 0.85), [0.8]]),
     )
-    d = Predictions(
+    d = Relations(
         "d",
         boxes,
         np.concatenate([wrong[:55], [[0, 1], [0, 1]]]),
@@ -327,7 +325,7 @@ def test_classification_refuses_boxes_and_labels_that_are_not_the_true_ones() ->
     truth = scene([(0, 1, 1)], [0, 2], TWO)
     right = predictions([(0, 1)], [(0, 1, 2)], [0.5])
     relabelled = predictions([(0, 1)], [(1, 1, 2)], [0.5])
-    moved = Predictions("a", np.array(TWO) + 2, right.pairs, right.triplets, right.scores)
+    moved = Relations("a", np.array(TWO) + 2, right.pairs, right.triplets, right.scores)
     assert recall_of(truth, right, task="phrase-classification") == 100
     assert recall_of(truth, right, task="predicate-classification") == 100
     assert recall_of(truth, relabelled, task="phrase-classification") == 0
@@ -335,7 +333,7 @@ def test_classification_refuses_boxes_and_labels_that_are_not_the_true_ones() ->
         recall_of(truth, relabelled, task="predicate-classification")
     with pytest.raises(PolyadicError, match=r"a: phrase-classification starts from the 2 true boxes, but the subject"):
         recall_of(truth, moved, task="phrase-classification")
-    object_moved = Predictions("a", np.array([TWO[0], [0.0, 0, 1, 1]]), right.pairs, right.triplets, right.scores)
+    object_moved = Relations("a", np.array([TWO[0], [0.0, 0, 1, 1]]), right.pairs, right.triplets, right.scores)
     with pytest.raises(PolyadicError, match="but the object of prediction 0 is none of them"):
         recall_of(truth, object_moved, task="phrase-classification")
 

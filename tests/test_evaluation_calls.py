@@ -35,7 +35,7 @@ def test_unknown_and_repeated_images_are_refused() -> None:
         ({"protocols": LU}, "protocols must be a list like"),
         ({"protocols": ["lu2016"]}, "protocols must be a list like"),
         ({"protocols": []}, "give at least one"),
-        ({"predictions": {"a": None}}, "must be Predictions, one per image, got a str"),
+        ({"predictions": {"a": None}}, "must be Relations, one per image, got a str"),
         ({"predicates": 1}, "truths of a: classes count from 0, got (0, 1, 2) among 1 predicates"),
         ({"seen": np.zeros((2, 2), int)}, "seen must be whole numbers [n, 3]"),
         ({"seen": np.full((2, 3), 0.5)}, "seen must be whole numbers [n, 3]"),

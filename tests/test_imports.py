@@ -23,6 +23,8 @@ LAYERS = [
     {"report"},
     {"cli"},
 ]
+# The one door that leads up: a result can draw itself. It is opened lazily.
+UPWARD = {("structures/relations.py", "draw")}
 LAYER = {room: depth for depth, rooms in enumerate(LAYERS) for room in rooms}
 
 
@@ -53,7 +55,8 @@ FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init
 def test_imports_point_down_the_layers(path: Path) -> None:
     room = room_of(path)
     assert room in LAYER, f"{room} has no layer: give it one in LAYERS"
-    for other in imported_rooms(path.read_text()) - {room}:
+    upward = {other for file, other in UPWARD if file == str(path.relative_to(SOURCE))}
+    for other in imported_rooms(path.read_text()) - {room} - upward:
         assert LAYER[other] < LAYER[room], f"{room} must not import {other}"
 
 

@@ -25,8 +25,9 @@ from polyadic.evaluation import Evaluator, evaluate
 from polyadic.evaluation.compare import RELABELLED, compare
 from polyadic.evaluation.misses import FATES, Fate, MissCounter, count_misses
 from polyadic.io.records import read_detections, read_predictions, write_detections, write_jsonl
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -134,7 +135,7 @@ def a_scene(*relations: tuple[int, int, int]) -> Scene:
 def fates(scene: Scene, pairs: Any, triplets: Any, detections: Detections | None, top: int = 5) -> dict[Fate, int]:
     """The fates that occur, of one image; answers are best first."""
     rows = np.array(pairs, np.int64).reshape(-1, 2), np.array(triplets, np.int64).reshape(-1, 3)
-    predictions = Predictions("a", BOXES, *rows, -np.arange(len(rows[0]), dtype=float))
+    predictions = Relations("a", BOXES, *rows, -np.arange(len(rows[0]), dtype=float))
     given = {} if detections is None else {"a": detections}
     (row,) = count_misses([scene], [predictions], given, [LU.change(tops=(top,))])
     return {fate: row.count(fate) for fate in FATES if row.count(fate)}
@@ -193,7 +194,7 @@ def test_boxes_without_labels_zero_shot_without_training_and_another_image_are_r
         MissCounter(LU).update(scene, None, BOXES, None)
     with pytest.raises(PolyadicError, match="zero-shot recall needs the training triplets"):
         MissCounter(LU.change(subset="zero-shot"))
-    other = Predictions("b", BOXES, np.zeros((0, 2), int), np.zeros((0, 3), int), np.zeros(0))
+    other = Relations("b", BOXES, np.zeros((0, 2), int), np.zeros((0, 3), int), np.zeros(0))
     with pytest.raises(PolyadicError, match="predictions of 'b' were given for the image 'a'"):
         MissCounter(LU).update(scene, other, BOXES, scene.labels)
     with pytest.raises(PolyadicError, match="no row for lu2016 relationship, any k at N = 7"):
@@ -211,7 +212,7 @@ def test_what_no_box_reaches_is_what_the_ceiling_leaves(tmp_path: Path) -> None:
     root = write_vrd(tmp_path)
     train, test = load_dataset("vrd", root, "train"), load_dataset("vrd", root, "test")
     none = np.zeros((0, 2), np.int64), np.zeros((0, 3), np.int64), np.zeros(0)
-    nothing = [Predictions(s.name, s.boxes[:1], *none, s.labels[:1], np.ones(1)) for s in test]
+    nothing = [Relations(s.name, s.boxes[:1], *none, labels=s.labels[:1], confidences=np.ones(1)) for s in test]
     boxes = {s.name: Detections(s.name, s.boxes, s.labels, np.ones(len(s.boxes))) for s in test}
     for task in ("relationship", "phrase", "phrase-classification", "predicate-classification"):
         protocol = LU.change(task=task)
@@ -250,8 +251,7 @@ def test_evaluate_tells_where_the_truths_go(command: Command, tmp_path: Path) ->
     root = write_vrd(tmp_path / "vrd")
     test = load_dataset("vrd", root, "test")
     wrong = [
-        Predictions(s.name, s.boxes, s.relations[:, ::2], s.triplets * (1, 0, 1), np.ones(len(s.triplets)))
-        for s in test
+        Relations(s.name, s.boxes, s.relations[:, ::2], s.triplets * (1, 0, 1), np.ones(len(s.triplets))) for s in test
     ]  # the first predicate everywhere
     file = write_jsonl(tmp_path / "p.jsonl", wrong, test.vocabulary)
     arguments = ("evaluate", file, "--dataset", "vrd", "--root", root, "--top", "1", "5", "--misses")

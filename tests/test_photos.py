@@ -15,7 +15,7 @@ from polyadic.experiments import photos
 from polyadic.experiments.photos import Item, Question, find_photos, match_detections, predict_photos
 from polyadic.model.relation_model import RelationModel
 from polyadic.progress import Interrupted, Stop
-from polyadic.ranking.relations import Answers, Relations
+from polyadic.ranking.relations import Answers, Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
@@ -52,7 +52,7 @@ def spy_on_batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     predict = RelationModel.predict_many
 
-    def spy(self: RelationModel, images: Sequence[Any], *rest: Any, **more: Any) -> list[Relations]:
+    def spy(self: RelationModel, images: Sequence[Any], *rest: Any, **more: Any) -> list[Ranking]:
         sizes.append(len(images))
         return predict(self, images, *rest, **more)
 
@@ -158,7 +158,7 @@ def test_a_photo_that_needs_too_much_memory_is_passed_over(
 ) -> None:
     items, predict = items_of(tmp_path, (2, 3, 2)), RelationModel.predict_many
 
-    def tight(self: RelationModel, images: Sequence[Any], found: Sequence[Detections], **more: Any) -> list[Relations]:
+    def tight(self: RelationModel, images: Sequence[Any], found: Sequence[Detections], **more: Any) -> list[Ranking]:
         if sum(map(len, found)) > 2:
             raise kind("CUDA out of memory")
         return predict(self, images, found, **more)

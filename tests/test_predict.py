@@ -21,14 +21,14 @@ from polyadic.model import scoring as predicting
 from polyadic.model.features import PairInputs
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import PairScores, Parts
-from polyadic.ranking.relations import Relations, named_boxes
+from polyadic.ranking.relations import Ranking, named_boxes
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo
 from polyadic.structures.labels import UNKNOWN
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 
-def close(a: Relations, b: Relations) -> None:
+def close(a: Ranking, b: Ranking) -> None:
     assert [entry[1:] for entry in entries(a)] == [entry[1:] for entry in entries(b)]
     torch.testing.assert_close(a.log_score, b.log_score, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(a.log_cp, b.log_cp, rtol=1e-4, atol=1e-4)

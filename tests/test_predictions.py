@@ -1,4 +1,4 @@
-"""Predictions on disk: round trips, other people's files, and one clear line for a bad one."""
+"""Relations on disk: round trips, other people's files, and one clear line for a bad one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from scipy.io import savemat
 
 from polyadic.io.published import from_motifs
 from polyadic.io.records import read_detections, read_predictions, write_jsonl
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
+from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 NAMES = Vocabulary(objects=("person", "horse", "hat é"), predicates=("ride", "wear"))
 
 
-def random_predictions(rng: np.random.Generator, image: str) -> Predictions:
+def random_predictions(rng: np.random.Generator, image: str) -> Relations:
     n, m = int(rng.integers(1, 5)), int(rng.integers(0, 6))
     corner = rng.normal(size=(n, 2)) * 100
     boxes = np.concatenate([corner, corner + rng.exponential(size=(n, 2))], axis=1)
@@ -30,8 +31,8 @@ def random_predictions(rng: np.random.Generator, image: str) -> Predictions:
     scores = rng.normal(size=m).astype(np.float32).astype(np.float64)
     columns = boxes, rng.integers(0, n, (m, 2)), triplets, scores
     if rng.random() < 0.5:
-        return Predictions(image, *columns)
-    return Predictions(image, *columns, rng.integers(0, 3, n), rng.random(n), (640.0, 480.5))
+        return Relations(image, *columns)
+    return Relations(image, *columns, labels=rng.integers(0, 3, n), confidences=rng.random(n), size=(640.0, 480.5))
 
 
 @settings(max_examples=30, deadline=None)

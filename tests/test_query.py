@@ -19,7 +19,7 @@ from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, Parts
 from polyadic.prior import TripletPrior
 from polyadic.ranking import relations as query
-from polyadic.ranking.relations import Block, Origin, Relations
+from polyadic.ranking.relations import Block, Origin, Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -50,7 +50,7 @@ def dense_parts(model: RelationModel, given: Detections, parts: Parts = ALL) -> 
 CASES: list[tuple[str, dict[str, Any]]] = [("evidence", {}), ("evidence", EXPONENTS), ("pixels", EXPONENTS)]
 
 
-def case(source: str, values: dict[str, Any]) -> tuple[RelationModel, Detections, Relations]:
+def case(source: str, values: dict[str, Any]) -> tuple[RelationModel, Detections, Ranking]:
     model, given = model_of(source, **values), detections(4, seed=3)
     return model, given, model.predict(photo(), given)
 
@@ -269,7 +269,7 @@ def test_questions_that_make_no_sense_are_refused(words: dict[str, Any], says: s
 
 def test_relations_of_bare_tensors_cannot_be_asked() -> None:
     zero = torch.zeros(1)
-    bare = Relations(
+    bare = Ranking(
         torch.zeros(1, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long), zero, zero, zero, zero, zero, zero
     )
     with pytest.raises(PolyadicError, match=r"know no image; RelationModel\.predict gives ones that do"):

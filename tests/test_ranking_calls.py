@@ -133,7 +133,7 @@ def test_names_come_with_the_answer_and_a_prior_of_other_names_is_refused() -> N
     prior = TripletPrior.from_triplets(torch.tensor([[0, 0, 1]]), names)
     found = rank_relations(cp, prior, vocabulary=names)
     assert found.names()[0] == ("person", "ride", "horse")
-    assert repr(found).startswith("Relations(4: person ride horse -")
+    assert repr(found).startswith("Ranking(4: person ride horse -")
     others = Vocabulary(objects=("person", "zebra"), predicates=("ride",))
     with pytest.raises(PolyadicError, match=r"another vocabulary \(object 1 is 'horse' against 'zebra'\)"):
         rank_relations(cp, prior, vocabulary=others)

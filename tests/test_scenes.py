@@ -12,8 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
 from polyadic.structures.images import open_image
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -87,9 +88,9 @@ BAD: list[tuple[Any, str]] = [
     (lambda: Detections("a", np.array(BOXES), np.array([0, 1]), np.array([0.5, 1.5])), "score 1 must lie in [0, 1]"),
     (lambda: Detections("a", np.array(BOXES), np.array([0, 1]), np.array([0.5, np.nan])), "score 1 must lie in [0, 1]"),
     (lambda: Detections("a", np.array(BOXES), np.array([0]), np.array([0.5, 1])), "need one length, got [2, 1, 2]"),
-    (lambda: Predictions("a", BOXES, [[0, 1]], [[0, 0, 1]], [np.nan]), "score 0 must be a finite number, got nan"),  # type: ignore[arg-type]
-    (lambda: Predictions("a", BOXES, [[0, 2]], [[0, 0, 1]], [1.0]), "pairs point to box 2"),  # type: ignore[arg-type]
-    (lambda: Predictions("a", [[5, 0, 0, 5]], [], [], []), "box 0 must be finite [x1, y1, x2, y2]"),  # type: ignore[arg-type]
+    (lambda: Relations("a", BOXES, [[0, 1]], [[0, 0, 1]], [np.nan]), "score 0 must be a finite number, got nan"),  # type: ignore[arg-type]
+    (lambda: Relations("a", BOXES, [[0, 2]], [[0, 0, 1]], [1.0]), "pairs point to box 2"),  # type: ignore[arg-type]
+    (lambda: Relations("a", [[5, 0, 0, 5]], [], [], []), "box 0 must be finite [x1, y1, x2, y2]"),  # type: ignore[arg-type]
     (lambda: Dataset("d", "s", Vocabulary(("x",), ("y",)), (scene(), scene()), Path()), "image 'a' occurs twice"),
 ]
 

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from polyadic.ranking.relations import Relations
+from polyadic.ranking.relations import Ranking
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 NAMES = Vocabulary(objects=("person", "horse"), predicates=("ride", "on", "next to"))
 
 
-def relations(n: int = 3) -> Relations:
+def relations(n: int = 3) -> Ranking:
     score = 0 - torch.arange(n, dtype=torch.float64)
     zeros = torch.zeros_like(score)
     triplet = torch.arange(3 * n).view(n, 3)
-    return Relations(torch.arange(n), triplet, score, score, zeros, zeros, zeros, zeros)
+    return Ranking(torch.arange(n), triplet, score, score, zeros, zeros, zeros, zeros)
 
 
 def test_vocabulary_encodes_and_decodes() -> None:
@@ -35,7 +35,7 @@ def test_relations_have_length_rows_and_slices() -> None:
     numbers: list[Any] = [np.int64(1), torch.tensor(1)]
     assert [found[one] for one in numbers] == [found[1]] * 2
     assert found[1].triplet == (3, 4, 5)
-    assert repr(found) == "Relations(3: 0 1 2 0.000, 3 4 5 -1.000, 6 7 8 -2.000)"
+    assert repr(found) == "Ranking(3: 0 1 2 0.000, 3 4 5 -1.000, 6 7 8 -2.000)"
     assert [r.log_score for r in found] == [0, -1, -2]
     assert list(found[1:]) == list(found)[1:]
     assert list(found[found.log_score > -2]) == list(found)[:2]
@@ -59,7 +59,7 @@ def test_relations_have_length_rows_and_slices() -> None:
         (lambda: Vocabulary.from_json("{}"), "expected JSON"),
         (lambda: Vocabulary.from_json("nothing"), "expected JSON"),
         (
-            lambda: Relations(torch.arange(2), *list(vars(relations()).values())[1:]),
+            lambda: Ranking(torch.arange(2), *list(vars(relations()).values())[1:]),
             "one length",
         ),
     ],

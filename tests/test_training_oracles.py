@@ -32,7 +32,7 @@ from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import Reduction
 from polyadic.model.relation_model import RelationModel
 from polyadic.progress import Silent, Stop
-from polyadic.structures.detections import Predictions
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.training import stages
 from polyadic.training.examples import BoxSource, Example, load_training
@@ -269,7 +269,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return finish(tiny(**EVIDENCE, **more), tmp_path_factory.mktemp("learned") / "run")
 
 
-def best(model: RelationModel, scene: Scene, prior: Tensor, selected: bool, k: int | None) -> Predictions:
+def best(model: RelationModel, scene: Scene, prior: Tensor, selected: bool, k: int | None) -> Relations:
     """The best triplets of each pair, at most 100, by the dense f_spo."""
     scores: Any = model.pairs_of(true_detections(scene))
     each = []
@@ -280,7 +280,7 @@ def best(model: RelationModel, scene: Scene, prior: Tensor, selected: bool, k: i
     values, cells = torch.stack(each).topk(k or 100)  # [B, k]
     pairs = scores.pairs.repeat_interleave(values.shape[1], 0).numpy()
     triplets = np.stack(np.unravel_index(cells.flatten().numpy(), prior.shape), 1)
-    return Predictions(scene.name, scene.boxes, pairs, triplets, values.flatten().numpy())
+    return Relations(scene.name, scene.boxes, pairs, triplets, values.flatten().numpy())
 
 
 @pytest.mark.parametrize(("name", "k"), [("triplets", 0), ("selection", 0), ("selection", 7)])

@@ -33,7 +33,8 @@ from polyadic.experiments.table1 import COLUMNS, PAPER, table1
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
 from polyadic.progress import Interrupted, Stop
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import proposals as proposing
@@ -208,7 +209,7 @@ def test_hits_are_annotated_triplets_on_boxes_that_both_overlap() -> None:
         pairs = np.where(rng.random((m, 1)) < 0.3, scene.relations[rows][:, [2, 0]], scene.relations[rows][:, [0, 2]])
         triplets = scene.triplets[rows].copy()
         triplets[:, 1] = np.where(rng.random(m) < 0.3, (triplets[:, 1] + 1) % 12, triplets[:, 1])
-        found = Predictions(scene.name, boxes, pairs, triplets, rng.random(m))
+        found = Relations(scene.name, boxes, pairs, triplets, rng.random(m))
         for offset in (0, 1):
             protocol = get_protocol("lu2016").change(iou_offset=offset)
             expected = [slow_hit(scene, boxes[p], t, offset) for p, t in zip(pairs, triplets, strict=True)]

@@ -24,7 +24,7 @@ from polyadic.evaluation.protocol import get_protocol
 from polyadic.model.heads import SelectionHead, TripletHead
 from polyadic.prior import TripletPrior
 from polyadic.ranking import rank_relations
-from polyadic.structures.detections import Predictions
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.training.pairs import selection_pairs, true_boxes
 
@@ -157,7 +157,7 @@ def recall(
             log = None if log_selected is None else log_selected(seen)
         found = rank_relations(cp_of(head, seen), prior, log, top=50)
         pairs = seen.pairs[found.pair].numpy()
-        answer = Predictions(seen.scene.name, seen.scene.boxes, pairs, found.triplet.numpy(), found.log_score.numpy())
+        answer = Relations(seen.scene.name, seen.scene.boxes, pairs, found.triplet.numpy(), found.log_score.numpy())
         evaluator.update(seen.scene, answer)
     return float(evaluator.result()[0].recall)
 

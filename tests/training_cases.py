@@ -19,7 +19,8 @@ from polyadic.config.schema import Cache, Config, Data, Evidence, Geometry, Head
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.io.records import write_jsonl
 from polyadic.progress import Stop, Watcher
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.training import run as checkpoint
 from polyadic.training import train
@@ -186,8 +187,8 @@ def detect(scenes: Iterable[Scene]) -> list[Detections]:
 
 
 def write_detections(path: Path, detections: Iterable[Detections]) -> Path:
-    none = {"pairs": np.zeros((0, 2), int), "triplets": np.zeros((0, 3), int), "scores": np.zeros(0)}
+    none: dict[str, Any] = {"pairs": np.zeros((0, 2), int), "triplets": np.zeros((0, 3), int), "scores": np.zeros(0)}
     records = [
-        Predictions(x.image, x.boxes, **none, labels=x.labels, confidences=x.scores, size=x.size) for x in detections
+        Relations(x.image, x.boxes, **none, labels=x.labels, confidences=x.scores, size=x.size) for x in detections
     ]
     return write_jsonl(path, records, VOCABULARY)

@@ -5,7 +5,7 @@
     P(X_sel), P(B|I) ──────────────┘   f_spo, exact top-N without the dense tensor
 
     files ─► load_dataset ─► Scenes ┐
-    anybody's Predictions ──────────┴─ evaluate ──► recall under a named Protocol
+    anybody's Relations ────────────┴─ evaluate ──► recall under a named Protocol
 
     Scenes ─► train(Config) ─► RelationModel ┐
     photo ─► Detector, or anybody's boxes ───┴─ predict ──► Relations ──► query, JSON, graph, picture
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from polyadic.prior import TripletPrior
     from polyadic.ranking import rank_relations
     from polyadic.ranking.dedup import Dedup
-    from polyadic.ranking.relations import Relation, Relations
-    from polyadic.structures.detections import Detections, Predictions
+    from polyadic.structures.detections import Detections
     from polyadic.structures.labels import LabelMap
+    from polyadic.structures.relations import Relations
     from polyadic.structures.scenes import Dataset, Scene
     from polyadic.structures.vocabulary import PolyadicError, Vocabulary
     from polyadic.training import train
@@ -55,11 +55,9 @@ _HOME = {
     "Mixture": "cp",
     "OnnxDetector": "detectors.onnx",
     "PolyadicError": "structures.vocabulary",
-    "Predictions": "structures.detections",
     "Protocol": "evaluation.protocol",
-    "Relation": "ranking.relations",
     "RelationModel": "model.relation_model",
-    "Relations": "ranking.relations",
+    "Relations": "structures.relations",
     "Scene": "structures.scenes",
     "SparsePrior": "cp",
     "TripletPrior": "prior",
@@ -89,9 +87,7 @@ __all__ = [
     "Mixture",
     "OnnxDetector",
     "PolyadicError",
-    "Predictions",
     "Protocol",
-    "Relation",
     "RelationModel",
     "Relations",
     "Scene",

@@ -13,7 +13,8 @@ import typer
 if TYPE_CHECKING:
     from polyadic.evaluation.compare import Comparison
     from polyadic.evaluation.protocol import Protocol
-    from polyadic.structures.detections import Detections, Predictions
+    from polyadic.structures.detections import Detections
+    from polyadic.structures.relations import Relations
     from polyadic.structures.scenes import Dataset
     from polyadic.structures.vocabulary import Vocabulary
 
@@ -46,12 +47,12 @@ def command(
     ] = None,
     k: Annotated[
         list[str] | None,
-        typer.Option("--k", help="Predictions per pair: numbers, any, free. Default: the protocol's; a run's: free."),
+        typer.Option("--k", help="Relations per pair: numbers, any, free. Default: the protocol's; a run's: free."),
     ] = None,
     top: Annotated[list[int] | None, typer.Option("--top", help="N of R@N. Default: 20 50 100.")] = None,
     validation: Annotated[
         Path | None,
-        typer.Option("--validation", help="Predictions of the validation split, on which free k is chosen."),
+        typer.Option("--validation", help="Relations of the validation split, on which free k is chosen."),
     ] = None,
     detections: Annotated[
         Path | None,
@@ -234,7 +235,7 @@ def _free_k(base: Protocol, dataset: str, root: Path | None, split: str, file: P
     return choose_k(held_out, _stream(file, held_out), base, len(held_out.vocabulary.predicates)), len(held_out)
 
 
-def _stream(path: Path, data: Dataset) -> Iterator[Predictions]:
+def _stream(path: Path, data: Dataset) -> Iterator[Relations]:
     """A file's predictions with a progress bar; an image outside the split is named with its file."""
     from polyadic.io.records import read_predictions
     from polyadic.report import progress

@@ -18,7 +18,7 @@ from polyadic.evaluation.baselines import Ceiling
 from polyadic.evaluation.matching import LARGEST_CLASS, Batch, among, paired, seen_keys
 from polyadic.evaluation.misses import FATES, Fate, Fates, MissCounter, Misses, count_misses
 from polyadic.evaluation.protocol import FREE_K, PRESETS, TASKS, Protocol, Recall, Recalls, get_protocol
-from polyadic.structures.detections import Predictions
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -76,7 +76,7 @@ class Evaluator:
     bootstrap: int = 0
     seed: int = 0
     _sums: list[_Sums] = field(init=False, repr=False)
-    _held: list[tuple[Scene, Predictions | None, bool]] = field(init=False, repr=False)
+    _held: list[tuple[Scene, Relations | None, bool]] = field(init=False, repr=False)
     _rows: int = field(default=0, init=False, repr=False)
     _seen: Int[np.ndarray, " K"] = field(init=False, repr=False)
 
@@ -97,7 +97,7 @@ class Evaluator:
             for x in self.protocols
         ]
 
-    def update(self, scene: Scene, predictions: Predictions | None, absent: bool | None = None) -> None:
+    def update(self, scene: Scene, predictions: Relations | None, absent: bool | None = None) -> None:
         """One image: its truths, and what was predicted for it, if anything.
 
         `absent`: whether it counts as an image without predictions (`no_prediction`), by default whether it is one.
@@ -192,7 +192,7 @@ def _add(
 
 def evaluate(
     scenes: Iterable[Scene],
-    predictions: Iterable[Predictions],
+    predictions: Iterable[Relations],
     protocols: Sequence[Protocol],
     predicates: int,
     seen: Int[np.ndarray, "M 3"] | None = None,
@@ -200,7 +200,7 @@ def evaluate(
 ) -> Recalls:
     """Recall of `predictions`, in any order, over all `scenes`; a scene without predictions has none.
 
-    Predictions may stream; the scenes are held, to find each by name. `Evaluator` streams both.
+    Relations may stream; the scenes are held, to find each by name. `Evaluator` streams both.
 
     Args:
         scenes: the truths, e.g. a `Dataset`.
@@ -221,7 +221,7 @@ def evaluate(
 
 def choose_k(
     scenes: Iterable[Scene],
-    predictions: Iterable[Predictions],
+    predictions: Iterable[Relations],
     protocol: Protocol,
     predicates: int,
     candidates: Sequence[int | None] = FREE_K,

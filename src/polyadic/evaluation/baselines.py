@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,7 +19,8 @@ from jaxtyping import Float, Int
 from polyadic.evaluation import kernel as matching
 from polyadic.evaluation.matching import among, seen_keys, triplet_keys
 from polyadic.evaluation.protocol import Protocol
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -77,7 +79,7 @@ class CountTable:
             self._rows[key] = counts / (seen.total() + 2) * share
         return self._rows[key]
 
-    def predict(self, detections: Detections, k: int | None = None) -> Predictions:
+    def predict(self, detections: Detections, k: int | None = None) -> Relations:
         """Relations of every ordered pair of two boxes, the best k predicates each."""
         labels, n = detections.labels, len(detections)
         O = len(self.given_object)
@@ -95,8 +97,8 @@ class CountTable:
         triplets = np.stack([labels[subject][pair], best.ravel(), labels[object][pair]], axis=1)
         scores = np.take_along_axis(table, best, 1).ravel()
         ends = np.stack([subject, object], axis=1)[pair]
-        boxes = detections.boxes, ends, triplets, scores, labels, detections.scores
-        return Predictions(detections.image, *boxes, size=detections.size)
+        about: dict[str, Any] = {"labels": labels, "confidences": detections.scores}
+        return Relations(detections.image, detections.boxes, ends, triplets, scores, **about, size=detections.size)
 
     def predict_unlabelled(
         self,
@@ -105,7 +107,7 @@ class CountTable:
         k: int | None = None,
         per_labels: bool = False,
         top: int = 100,
-    ) -> Predictions:
+    ) -> Relations:
         """The same, when nobody says what is in the boxes: each pair gets the triplets likeliest for any pair.
 
         P(s) P(o) stand for the confidences; class pairs that never share a training image are left out. With
@@ -115,7 +117,7 @@ class CountTable:
         triplets, scores = self._likeliest(k, per_labels, top)
         n = min(len(triplets), -(-top // max(len(pairs), 1)))  # all pairs share one list
         each = np.tile(np.arange(n), len(pairs))
-        return Predictions(image, boxes, np.repeat(pairs, n, axis=0), triplets[each], scores[each])
+        return Relations(image, boxes, np.repeat(pairs, n, axis=0), triplets[each], scores[each])
 
     def _likeliest(self, k: int | None, per_labels: bool, top: int) -> tuple[np.ndarray, np.ndarray]:
         """Triplets of any pair by falling score, at most k in all, or of each pair of labels."""

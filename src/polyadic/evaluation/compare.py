@@ -1,4 +1,4 @@
-"""Predictions beside baseline and ceiling: a recall says little without what counts alone reach on the same boxes.
+"""Relations beside baseline and ceiling: a recall says little without what counts alone reach on the same boxes.
 
 One pass: each image goes to the evaluator, its boxes to the count table and to the ceilings, and is forgotten.
 """
@@ -19,8 +19,9 @@ from polyadic.evaluation.baselines import Ceiling, CountTable
 from polyadic.evaluation.matching import paired
 from polyadic.evaluation.misses import MissCounter, Misses
 from polyadic.evaluation.protocol import Protocol, Recall
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset, Scene, scale_boxes
 
 
@@ -32,7 +33,7 @@ class Look:
         self.largest = 0.0
         self.first_outside = self.first_squeezed = ""
 
-    def at(self, scene: Scene, found: Predictions | None) -> None:
+    def at(self, scene: Scene, found: Relations | None) -> None:
         self.images += 1
         if found is None:
             self.without += 1
@@ -137,7 +138,7 @@ def without_k(protocol: Protocol) -> Protocol:
 
 def compare(
     data: Dataset,
-    predictions: Iterable[Predictions],
+    predictions: Iterable[Relations],
     protocols: Sequence[Protocol],
     train: Dataset | None = None,
     detections: Mapping[str, Detections] | None = None,
@@ -186,10 +187,10 @@ def compare(
     return Comparison(data.name, data.split, tuple(rows), tuple(ceilings), tuple(dict.fromkeys(notes)), fates)
 
 
-def _boxes(scene: Scene, predictions: Predictions | None, detections: Mapping[str, Detections] | None) -> _Boxes | None:
+def _boxes(scene: Scene, predictions: Relations | None, detections: Mapping[str, Detections] | None) -> _Boxes | None:
     """The boxes that a model could use on this image, in the annotated frame."""
     if detections is not None:
-        found: Detections | Predictions | None = detections.get(scene.name)
+        found: Detections | Relations | None = detections.get(scene.name)
     else:
         found = predictions
     if found is None:
@@ -257,7 +258,7 @@ class _Beside:
     def has_table(self) -> bool:
         return self.table is not None and (not self.unlabelled or self.task == "phrase-classification")
 
-    def _predict(self, image: str, given: _Boxes, k: int | None, per_labels: bool) -> Predictions:
+    def _predict(self, image: str, given: _Boxes, k: int | None, per_labels: bool) -> Relations:
         assert self.table is not None
         if given.labels is None or given.scores is None:
             return self.table.predict_unlabelled(image, given.boxes, k, per_labels, self.top)

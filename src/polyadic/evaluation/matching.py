@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from polyadic.evaluation import kernel as matching
 from polyadic.evaluation.protocol import TASKS, Protocol
-from polyadic.structures.detections import Predictions
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -38,7 +38,7 @@ class Batch:
     _ranks: dict[tuple[object, ...], np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, images: Sequence[tuple[Scene, Predictions | None, bool]]) -> Batch:
+    def of(cls, images: Sequence[tuple[Scene, Relations | None, bool]]) -> Batch:
         """From images as (scene, predictions, whether these count as none)."""
         scenes = [scene for scene, _, _ in images]
         answers = [_EMPTY if p is None else p if p.size is None else p.in_frame(scene.frame) for scene, p, _ in images]
@@ -132,10 +132,10 @@ def _offsets(lengths: Sequence[int]) -> Int[np.ndarray, " I1"]:
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
-_EMPTY = Predictions("", np.zeros((0, 4)), np.zeros((0, 2), np.int64), np.zeros((0, 3), np.int64), np.zeros(0))
+_EMPTY = Relations("", np.zeros((0, 4)), np.zeros((0, 2), np.int64), np.zeros((0, 3), np.int64), np.zeros(0))
 
 
-def paired(scenes: Iterable[Scene], predictions: Iterable[Predictions]) -> Iterator[tuple[Scene, Predictions | None]]:
+def paired(scenes: Iterable[Scene], predictions: Iterable[Relations]) -> Iterator[tuple[Scene, Relations | None]]:
     """Each scene with its predictions, in the order of the predictions; at the end the scenes that have none.
 
     A prediction for an unknown image, or a second one for the same image, is an error.
@@ -147,8 +147,8 @@ def paired(scenes: Iterable[Scene], predictions: Iterable[Predictions]) -> Itera
         waiting[scene.name] = scene
     known = set(waiting)
     for each in predictions:
-        if not isinstance(each, Predictions):
-            raise PolyadicError(f"predictions must be Predictions, one per image, got a {type(each).__name__}")
+        if not isinstance(each, Relations):
+            raise PolyadicError(f"predictions must be Relations, one per image, got a {type(each).__name__}")
         found = waiting.pop(each.image, None)
         if found is None:
             why = "is there twice" if each.image in known else f"is none of the {len(known):,} images evaluated"

@@ -18,7 +18,8 @@ from jaxtyping import Float, Int
 from polyadic.evaluation import kernel as matching
 from polyadic.evaluation.matching import Batch, among, paired, seen_keys, triplet_keys
 from polyadic.evaluation.protocol import Protocol
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene, scale_boxes
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -109,7 +110,7 @@ class MissCounter:
     def update(
         self,
         scene: Scene,
-        predictions: Predictions | None,
+        predictions: Relations | None,
         boxes: Float[np.ndarray, "N 4"] | None,
         labels: Int[np.ndarray, " N"] | None,
         absent: bool | None = None,
@@ -170,7 +171,7 @@ class MissCounter:
 
 def count_misses(
     scenes: Iterable[Scene],
-    predictions: Iterable[Predictions],
+    predictions: Iterable[Relations],
     detections: Mapping[str, Detections],
     protocols: Sequence[Protocol],
     seen: Int[np.ndarray, "M 3"] | None = None,

@@ -26,7 +26,7 @@ from polyadic.experiments.predicting import predict_split
 from polyadic.experiments.runs import open_run
 from polyadic.model.scoring import Parts
 from polyadic.progress import Stop, Watcher
-from polyadic.structures.detections import Predictions
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import Vocabulary
 from polyadic.training.examples import BoxSource, load_split
@@ -67,7 +67,7 @@ def truth_rows(scenes: Sequence[Scene]) -> list[Row]:
 
 def best_triplets(
     scene: Scene, pairs: np.ndarray, score: Float[np.ndarray, "B S P O"], protocol: Protocol
-) -> Predictions:
+) -> Relations:
     """The list by sorting, at most k per pair."""
     flat, top = score.reshape(len(score), -1), max(protocol.tops)
     kept = min(protocol.k or top, flat.shape[1])
@@ -75,7 +75,7 @@ def best_triplets(
     values = np.take_along_axis(flat, cells, 1).ravel()
     order = np.argsort(-values, kind="stable")[:top]
     triplets = np.stack(np.unravel_index(cells.ravel()[order], score.shape[1:]), 1)
-    return Predictions(scene.name, scene.boxes, pairs[order // kept], triplets, values[order])
+    return Relations(scene.name, scene.boxes, pairs[order // kept], triplets, values[order])
 
 
 def draw_pictures(run: Path, folder: Path, watcher: Watcher, stop: Stop) -> list[Path]:
@@ -97,7 +97,7 @@ def draw_pictures(run: Path, folder: Path, watcher: Watcher, stop: Stop) -> list
     return [folder / "all.png", *paths]
 
 
-def _panel(scene: Scene, found: Predictions, names: Vocabulary) -> Image:
+def _panel(scene: Scene, found: Relations, names: Vocabulary) -> Image:
     truths = {
         (*relation[::2], *triplet)
         for relation, triplet in zip(scene.relations.tolist(), scene.triplets.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Relations of many photos: found, read ahead, predicted in batches; an unreadable one is told and passed over."""
+"""Ranking of many photos: found, read ahead, predicted in batches; an unreadable one is told and passed over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from polyadic.model.relation_model import RelationModel
 from polyadic.progress import Silent, Stop, Watcher
-from polyadic.ranking.relations import Answers, Relations
+from polyadic.ranking.relations import Answers, Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo, path_ends
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
@@ -32,7 +32,7 @@ class Question:
     least: float = 0.0  # the least score, f_spo
     given: tuple[tuple[str, str], ...] = ()  # ("subject", "person"), ...
 
-    def __call__(self, relations: Relations) -> Relations | Answers:
+    def __call__(self, relations: Ranking) -> Ranking | Answers:
         if not self.given:
             return relations.above(self.least)
         answers = relations.query(**dict(self.given), top=self.top)  # type: ignore[arg-type]
@@ -56,11 +56,11 @@ class Result:
 
     name: str
     photo: Photo | None = None
-    found: Relations | Answers | None = None
+    found: Ranking | Answers | None = None
     problem: str | None = None
 
     @property
-    def relations(self) -> Relations:
+    def relations(self) -> Ranking:
         assert self.found is not None, "a photo without a problem"
         return self.found.relations if isinstance(self.found, Answers) else self.found
 

@@ -13,7 +13,7 @@ from polyadic.evaluation.protocol import FREE_K, Protocol, Recall, Recalls
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import PairScores, Parts
 from polyadic.progress import Stop, Watcher
-from polyadic.structures.detections import Predictions
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.training.examples import BoxSource, Example
 from polyadic.training.region_cache import Regions
@@ -33,7 +33,7 @@ def predict_scenes(
     watcher: Watcher | None = None,
     stop: Stop | None = None,
     text: str = "predicting",
-) -> Iterator[tuple[Scene, list[Predictions]]]:
+) -> Iterator[tuple[Scene, list[Relations]]]:
     """Each scene with its predictions, one per setting. A detector's labels and confidences go along."""
     seed = model.config.seed  # of simulated boxes: those that training validated on
     for example, scores in score_scenes(model, scenes, source, regions, workers, seed, watcher, stop, text):
@@ -51,9 +51,9 @@ def predict_split(
     workers: int = 0,
     watcher: Watcher | None = None,
     stop: Stop | None = None,
-) -> list[list[Predictions]]:
+) -> list[list[Relations]]:
     """All predictions of each setting, in the order of the scenes."""
-    lists: list[list[Predictions]] = [[] for _ in settings]
+    lists: list[list[Relations]] = [[] for _ in settings]
     for _, found in predict_scenes(model, scenes, source, regions, settings, top, workers, watcher, stop):
         for held, each in zip(lists, found, strict=True):
             held.append(each)
@@ -112,12 +112,12 @@ def best_k(tables: Sequence[Iterable[Recall]]) -> int | None:
 
 def _rank_each(
     model: RelationModel, example: Example, scores: PairScores, settings: Sequence[Setting], top: int, told: bool
-) -> dict[Setting, Predictions]:
+) -> dict[Setting, Relations]:
     """From the largest k down: a k that no pair of the list before exceeds changes nothing."""
-    found: dict[Setting, Predictions] = {}
+    found: dict[Setting, Relations] = {}
     for parts in dict.fromkeys(parts for _, parts in settings):
         ks = {k for k, other in settings if other == parts}
-        last: Predictions | None = None
+        last: Relations | None = None
         for k in sorted(ks, key=lambda k: -(k or math.inf)):
             if last is None or (k or math.inf) < _most(last):
                 last = model.predictions(example.scene, scores, k, top, parts, example.boxes.labels)
@@ -127,7 +127,7 @@ def _rank_each(
     return found
 
 
-def _most(found: Predictions) -> int:
+def _most(found: Relations) -> int:
     """The largest number of predictions of one pair."""
     keys = found.pairs[:, 0] * len(found.boxes) + found.pairs[:, 1]
     return int(np.unique(keys, return_counts=True)[1].max(initial=0))

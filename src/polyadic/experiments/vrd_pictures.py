@@ -23,7 +23,7 @@ from polyadic.experiments.runs import Run
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, Parts
 from polyadic.progress import Silent, Stop, Watcher
-from polyadic.ranking.relations import Relations, named_boxes
+from polyadic.ranking.relations import Ranking, named_boxes
 from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN
 from polyadic.structures.scenes import Scene
@@ -151,7 +151,7 @@ def _given(words: Vocabulary, scene: Scene, photo: Image, given: Detections, hit
     return plan_column(photo, given.boxes, names, [], title=title, width=WIDTH, frame=given.size, below=below)
 
 
-def _column(found: Relations, photo: Image, hits: Bool[np.ndarray, " M"], words: str) -> Drawing:
+def _column(found: Ranking, photo: Image, hits: Bool[np.ndarray, " M"], words: str) -> Drawing:
     rows, names, pairs = named_boxes(found)
     origin, scores = found.known_origin(), found.log_score.exp().cpu().double().numpy()
     vocabulary = found.vocabulary

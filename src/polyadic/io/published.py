@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.structures.detections import Detections
+from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 
-def read_lu_predictions(path: Path, vocabulary: Vocabulary) -> Iterator[Predictions]:
+def read_lu_predictions(path: Path, vocabulary: Vocabulary) -> Iterator[Relations]:
     """Scored triplets. A detection is told by its box and its label: the file repeats both in each prediction."""
     fields = {"rlp_labels": 3, "rlp_confs": 1, "sub_bboxes": 4, "obj_bboxes": 4}
     for name, cells in _images(path, fields, "relationship_det_result.mat"):
@@ -29,7 +30,7 @@ def read_lu_predictions(path: Path, vocabulary: Vocabulary) -> Iterator[Predicti
         ends = np.concatenate([np.c_[subjects, triplets[:, 0]], np.c_[objects, triplets[:, 2]]])
         found, index = np.unique(ends, axis=0, return_inverse=True)
         pairs = index.reshape(2, -1).T
-        yield _named(where, lambda: Predictions(name, found[:, :4], pairs, triplets, scores[:, 0]))  # noqa: B023
+        yield _named(where, lambda: Relations(name, found[:, :4], pairs, triplets, scores[:, 0]))  # noqa: B023
 
 
 def read_lu_detections(path: Path, vocabulary: Vocabulary) -> Iterator[Detections]:
@@ -124,7 +125,7 @@ class _ArraysOnly(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it holds a {module}.{name}, expected arrays only")
 
 
-def from_motifs(entry: Mapping[str, Any], image: str, vocabulary: Vocabulary) -> Predictions:
+def from_motifs(entry: Mapping[str, Any], image: str, vocabulary: Vocabulary) -> Relations:
     """One image's dictionary, every predicate of every pair as one prediction."""
     missing = next((key for key in _KEYS if key not in entry), None)
     if missing:
@@ -146,10 +147,10 @@ def from_motifs(entry: Mapping[str, Any], image: str, vocabulary: Vocabulary) ->
     each, predicate = np.divmod(np.arange(scores.size), n)
     ends = classes[pairs[each]]
     triplets = np.stack([ends[:, 0], predicate, ends[:, 1]], axis=1)
-    return Predictions(image, boxes, pairs[each], triplets, scores.ravel(), classes, confidences)
+    return Relations(image, boxes, pairs[each], triplets, scores.ravel(), labels=classes, confidences=confidences)
 
 
-def read_motifs(path: Path, vocabulary: Vocabulary, images: Sequence[str]) -> Iterator[Predictions]:
+def read_motifs(path: Path, vocabulary: Vocabulary, images: Sequence[str]) -> Iterator[Relations]:
     """The entries of a pickled list, in the order of `images`, or of a dictionary by image name."""
     try:
         with path.open("rb") as file:

@@ -30,9 +30,10 @@ from polyadic.files import parse_json
 from polyadic.io.published import read_lu_detections, read_lu_predictions, read_motifs
 from polyadic.io.store import read_tensors, write_tensors
 from polyadic.structures.coco_results import coco_images
-from polyadic.structures.detections import Detections, Predictions, assemble
+from polyadic.structures.detections import Detections, assemble
 from polyadic.structures.images import path_ends
 from polyadic.structures.labels import UNKNOWN, Choice, Matcher, Own, read_mapping, sort_out, warn_of_dropped
+from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 _KEYS = ("image", "boxes", "pairs", "triplets", "scores")
@@ -42,7 +43,7 @@ T = TypeVar("T")
 
 
 def write_jsonl(
-    path: str | Path, predictions: Iterable[Predictions], vocabulary: Vocabulary, overwrite: bool = False
+    path: str | Path, predictions: Iterable[Relations], vocabulary: Vocabulary, overwrite: bool = False
 ) -> Path:
     """One line per image. The file gets its name when it is complete, and replaces another only when told to."""
     path = Path(path).expanduser()
@@ -59,7 +60,7 @@ def write_jsonl(
     return path
 
 
-def to_record(predictions: Predictions, vocabulary: Vocabulary) -> dict[str, Any]:
+def to_record(predictions: Relations, vocabulary: Vocabulary) -> dict[str, Any]:
     """One image in JSON values."""
     record: dict[str, Any] = {"image": predictions.image}
     if predictions.size is not None:
@@ -74,7 +75,7 @@ def to_record(predictions: Predictions, vocabulary: Vocabulary) -> dict[str, Any
     return record
 
 
-def read_jsonl(path: str | Path, vocabulary: Vocabulary, images: Sequence[str] = ()) -> Iterator[Predictions]:
+def read_jsonl(path: str | Path, vocabulary: Vocabulary, images: Sequence[str] = ()) -> Iterator[Relations]:
     """The images of a file, one at a time.
 
     A photo of `polyadic predict` is called by the longest end of its path that is one of `images`, the dataset's, its
@@ -126,7 +127,7 @@ class _Names:
         return next((end for end in path_ends(path) if end in self.images), Path(path).name)
 
 
-def _from_record(record: Any, names: _Names, where: str) -> Predictions:
+def _from_record(record: Any, names: _Names, where: str) -> Relations:
     if not isinstance(record, dict):
         raise PolyadicError(f"{where}: expected one object per line, with {', '.join(_KEYS)}, got {record!r:.40}")
     if "relations" in record:
@@ -143,7 +144,7 @@ def _from_record(record: Any, names: _Names, where: str) -> Predictions:
     return _assemble(record, record["image"], labels, names, where)
 
 
-def _from_photo(record: dict[str, Any], names: _Names, where: str) -> Predictions:
+def _from_photo(record: dict[str, Any], names: _Names, where: str) -> Relations:
     """A record of `polyadic predict`: boxes and relations are objects there."""
     missing = next((key for key in _OF_PHOTOS[:4] if key not in record), None)
     if missing:
@@ -193,9 +194,9 @@ def _taken(row: Any, take: Callable[[Any], T], keys: str, where: str) -> T:
 
 def _assemble(
     record: dict[str, Any], image: str, labels: Int[np.ndarray, " N"] | None, names: _Names, where: str
-) -> Predictions:
+) -> Relations:
     confidences = numbers_of(record["confidences"], 0, f"{where}, confidences") if "confidences" in record else None
-    columns = {
+    columns: dict[str, Any] = {
         "boxes": numbers_of(record["boxes"], 4, f"{where}, boxes"),
         "pairs": _whole(numbers_of(record["pairs"], 2, f"{where}, pairs"), f"{where}, pairs"),
         "triplets": names.triplets(record["triplets"], where),
@@ -203,7 +204,7 @@ def _assemble(
     }
     size = size_of(record, where)
     try:
-        return Predictions(image, **columns, labels=labels, confidences=confidences, size=size)
+        return Relations(image, **columns, labels=labels, confidences=confidences, size=size)
     except PolyadicError as error:
         raise PolyadicError(f"{where}: {error}") from error
 
@@ -438,8 +439,8 @@ def _to_record(detections: Detections, vocabulary: Vocabulary) -> dict[str, Any]
     return record
 
 
-def read_predictions(path: str | Path, vocabulary: Vocabulary, images: Sequence[str]) -> Iterator[Predictions]:
-    """Predictions of a `.jsonl`, `.mat` or `.pkl` file. `images` are the dataset's, in order: motifs names none."""
+def read_predictions(path: str | Path, vocabulary: Vocabulary, images: Sequence[str]) -> Iterator[Relations]:
+    """Relations of a `.jsonl`, `.mat` or `.pkl` file. `images` are the dataset's, in order: motifs names none."""
     path = existing(path)
     if path.suffix == ".mat":
         return read_lu_predictions(path, vocabulary)

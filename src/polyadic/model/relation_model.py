@@ -28,9 +28,10 @@ from polyadic.model.scoring import ALL, PairScores, Parts
 from polyadic.prior import TripletPrior
 from polyadic.ranking import rank_relations
 from polyadic.ranking.dedup import Dedup
-from polyadic.ranking.relations import Block, Origin, Relations
-from polyadic.structures.detections import Detections, Predictions
+from polyadic.ranking.relations import Block, Origin, Ranking
+from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -195,7 +196,7 @@ class RelationModel(nn.Module):
         top: int = 100,
         parts: Parts = ALL,
         labels: Int[Tensor, "B 2"] | None = None,
-    ) -> Relations:
+    ) -> Ranking:
         """The image's best triplets under the config's exponents.
 
         With `labels` of subject and object only predicates compete: by P(predicate | labels) where the labels are true
@@ -234,7 +235,7 @@ class RelationModel(nn.Module):
 
     def predict(
         self, image: Any, detections: Detections | None = None, *, k: int | None = 1, top: int = 20, parts: Parts = ALL
-    ) -> Relations:
+    ) -> Ranking:
         """The best triplets of one photo: a path, a PIL image, an array [H, W, 3] or a tensor [3, H, W].
 
         Without `detections`, the model's own detector finds the boxes. With them, a model that reads labels alone
@@ -251,7 +252,7 @@ class RelationModel(nn.Module):
         k: int | None = 1,
         top: int = 20,
         parts: Parts = ALL,
-    ) -> list[Relations]:
+    ) -> list[Ranking]:
         """`predict` for several photos at once: small networks and GPUs are faster so."""
         from polyadic.model.scoring import predict_images
 
@@ -318,14 +319,14 @@ class RelationModel(nn.Module):
         top: int = 100,
         parts: Parts = ALL,
         labels: Int[np.ndarray, " N"] | None = None,
-    ) -> Predictions:
+    ) -> Relations:
         """Ranked, as the evaluation takes them. `labels` of the boxes (None: the scene's) count if `parts` says so."""
         known = None
         if parts.labels or not parts.relabel:
             known = torch.from_numpy(scene.labels if labels is None else labels).to(scores.pairs.device)[scores.pairs]
         found = self.rank(scores, k, top, parts, known).to("cpu")
         pairs = scores.pairs.cpu()[found.pair]
-        return Predictions(
+        return Relations(
             scene.name,
             scores.boxes.cpu().double().numpy(),
             pairs.numpy(),

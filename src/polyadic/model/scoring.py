@@ -17,7 +17,7 @@ from polyadic.boxes import ordered_pairs, suppress, union_boxes
 from polyadic.cp import CPTensor, at_once
 from polyadic.model.backbone import prepare_picture
 from polyadic.model.features import PairInputs, feature_maps, make_inputs, pool_boxes, with_crops
-from polyadic.ranking.relations import Block, Relations
+from polyadic.ranking.relations import Block, Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import UNNAMED, Photo
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
@@ -212,7 +212,7 @@ def predict_images(
     k: int | None,
     top: int,
     parts: Parts,
-) -> list[Relations]:
+) -> list[Ranking]:
     """The best triplets of each image. Images of few pairs share passes through the heads."""
     found = [usable(model, each, photo) for photo, each in zip(photos, detections, strict=True)]
     named = [photo is not None and photo.name != UNNAMED for photo in photos]
@@ -230,7 +230,7 @@ def predict_images(
 
 def _rank(
     model: RelationModel, seen: Seen, held: list[PairScores] | None, k: int | None, top: int, parts: Parts
-) -> Relations:
+) -> Ranking:
     """From scores that are there, or block by block; of an image that is not too large they are kept."""
     if held is None and seen.pairs * _numbers_per_pair(model) <= KEPT:
         held = list(_blocks(model, seen))

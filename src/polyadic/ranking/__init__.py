@@ -24,14 +24,14 @@ from torch import Tensor
 from polyadic.cp import CPTensor, SparsePrior, require_tensor
 from polyadic.ranking import search as tensors
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
-from polyadic.ranking.relations import Relation, Relations
+from polyadic.ranking.relations import RankedTriplet, Ranking
 from polyadic.ranking.search import SAFE, Problem, Terms, Weights, Workspace, weights_of
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
     from polyadic.ranking.kernel import Seen
 
-__all__ = ["Dedup", "Relation", "Relations", "rank_relations"]
+__all__ = ["Dedup", "RankedTriplet", "Ranking", "rank_relations"]
 
 
 _WORKSPACE = Workspace()
@@ -52,7 +52,7 @@ def rank_relations(
     labels: Int[Tensor, "B 2"] | None = None,
     dedup: Dedup | None = None,
     vocabulary: Vocabulary | None = None,
-) -> Relations:
+) -> Ranking:
     """The best `top` triplets of one image, at most `k` per ordered pair, by falling log f_spo.
 
     log f_spo = log ψ_c + prior_exponent · log ψ_u + selected_exponent · log P(X_sel) + boxes_exponent · log P(B_s,
@@ -141,7 +141,7 @@ def rank_relations(
         others = log_prior + selected + boxes + repeat
         precise = not len(pair) or float(others.min()) > -1e6  # else the difference would lose the digits of ψ_c
         log_cp = score - others if precise else _log_cp(problem.cp, pair, triplet)
-        found = Relations(pair, triplet, score, log_cp, log_prior, selected, boxes, repeat, vocabulary)
+        found = Ranking(pair, triplet, score, log_cp, log_prior, selected, boxes, repeat, vocabulary)
         return found if work == home else found.to(home)
 
 

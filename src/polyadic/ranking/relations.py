@@ -34,8 +34,8 @@ Box = tuple[float, float, float, float]
 _PLAIN = ("vocabulary", "origin")
 
 
-class Relation(NamedTuple):
-    """One row of `Relations` in plain Python numbers; in words where they are known."""
+class RankedTriplet(NamedTuple):
+    """One row of `Ranking` in plain Python numbers; in words where they are known."""
 
     pair: int
     subject: int
@@ -56,7 +56,7 @@ class Relation(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Relations:
+class Ranking:
     """The ranked triplets of one image, best first: f_spo and what it is made of.
 
     The parts have their exponents applied, so that
@@ -78,19 +78,19 @@ class Relations:
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self._columns().items()}
         if len(set(lengths.values())) > 1:
-            raise PolyadicError(f"Relations: all columns need one length, got {lengths}")
+            raise PolyadicError(f"Ranking: all columns need one length, got {lengths}")
         if tuple(self.triplet.shape[1:]) != (3,):
-            raise PolyadicError(f"Relations: triplet must be [N, 3], got {list(self.triplet.shape)}")
+            raise PolyadicError(f"Ranking: triplet must be [N, 3], got {list(self.triplet.shape)}")
 
     def _columns(self) -> dict[str, Tensor]:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _PLAIN}
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Relations:
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Ranking:
         changed: dict[str, Any] = {name: change(column) for name, column in self._columns().items()}
         return replace(self, **changed)
 
     @classmethod
-    def join(cls, parts: Sequence[Relations], vocabulary: Vocabulary | None = None) -> Relations:
+    def join(cls, parts: Sequence[Ranking], vocabulary: Vocabulary | None = None) -> Ranking:
         """One list after the other, in no new order."""
         none, zero = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.float64)
         parts = [cls(none, none.view(0, 3), zero, zero, zero, zero, zero, zero), *parts]
@@ -107,44 +107,44 @@ class Relations:
         for relation in self[:3]:
             words = self.vocabulary.decode(relation.triplet) if self.vocabulary else relation.triplet
             first.append(f"{' '.join(map(str, words))} {relation.log_score:.3f}")
-        return f"Relations({len(self)}: {', '.join(first)}{', ...' if len(self) > 3 else ''})"
+        return f"Ranking({len(self)}: {', '.join(first)}{', ...' if len(self) > 3 else ''})"
 
     def names(self) -> list[tuple[str, str, str]]:
         """The triplets in words, best first."""
         if self.vocabulary is None:
-            raise PolyadicError("Relations: no names are known; rank with rank_relations(..., vocabulary=...)")
+            raise PolyadicError("Ranking: no names are known; rank with rank_relations(..., vocabulary=...)")
         return [self.vocabulary.decode(relation.triplet) for relation in self]
 
     @overload
-    def __getitem__(self, index: int) -> Relation: ...
+    def __getitem__(self, index: int) -> RankedTriplet: ...
     @overload
-    def __getitem__(self, index: slice | Tensor) -> Relations: ...
-    def __getitem__(self, index: SupportsIndex | slice | Tensor) -> Relation | Relations:
-        """One `Relation` by number, or the `Relations` of a slice, an index tensor or a mask."""
+    def __getitem__(self, index: slice | Tensor) -> Ranking: ...
+    def __getitem__(self, index: SupportsIndex | slice | Tensor) -> RankedTriplet | Ranking:
+        """One `RankedTriplet` by number, or the `Ranking` of a slice, an index tensor or a mask."""
         if isinstance(index, slice) or (isinstance(index, Tensor) and index.ndim > 0):
             return self._map(lambda column: column[index])
         at = operator.index(index)
         return self._row(int(self.pair[at]), self.triplet[at].tolist(), float(self.log_score[at]))
 
-    def __iter__(self) -> Iterator[Relation]:
+    def __iter__(self) -> Iterator[RankedTriplet]:
         for row in zip(self.pair.tolist(), self.triplet.tolist(), self.log_score.tolist(), strict=True):
             yield self._row(*row)
 
-    def _row(self, pair: int, triplet: list[int], score: float) -> Relation:
+    def _row(self, pair: int, triplet: list[int], score: float) -> RankedTriplet:
         subject, predicate, object = triplet
         names = self.vocabulary.decode((subject, predicate, object)) if self.vocabulary else None
         boxes = None
         if self.origin is not None:
             s, o = (tuple(self.origin.detections.boxes[at].tolist()) for at in self.origin.pairs[pair].tolist())
             boxes = s, o
-        return Relation(pair, subject, predicate, object, score, names, boxes)
+        return RankedTriplet(pair, subject, predicate, object, score, names, boxes)
 
-    def to(self, device: torch.device | str) -> Relations:
+    def to(self, device: torch.device | str) -> Ranking:
         """On another device; scores become float32 where there is no float64 (MPS)."""
         single = torch.device(device).type == "mps"
         return self._map(lambda x: (x.float() if single and x.is_floating_point() else x).to(device))
 
-    def above(self, score: float) -> Relations:
+    def above(self, score: float) -> Ranking:
         """Those of at least this score, f_spo."""
         return self[self.log_score.exp() >= score]
 
@@ -220,7 +220,7 @@ class Relations:
         """`origin`, where it must be known."""
         if self.origin is None:
             raise PolyadicError(
-                "Relations: these were ranked from bare tensors and know no image; RelationModel.predict gives ones "
+                "Ranking: these were ranked from bare tensors and know no image; RelationModel.predict gives ones "
                 "that do"
             )
         return self.origin
@@ -236,7 +236,7 @@ PARTS = {
 }
 
 
-def to_dict(found: Relations, probability: Tensor | None = None) -> dict[str, Any]:
+def to_dict(found: Ranking, probability: Tensor | None = None) -> dict[str, Any]:
     """The score of a relation, f_spo, is the product of its parts; `probability` is by default that given its pair."""
     shares = (found.probability() if probability is None else probability).tolist()
     origin, names, pairs = found.known_origin(), found.names(), _pairs(found)
@@ -260,8 +260,8 @@ def to_dict(found: Relations, probability: Tensor | None = None) -> dict[str, An
     return {"image": given.image, "size": list(origin.size), "boxes": boxes, "relations": relations}
 
 
-def to_networkx(found: Relations) -> MultiDiGraph:
-    """See `Relations.to_networkx`."""
+def to_networkx(found: Ranking) -> MultiDiGraph:
+    """See `Ranking.to_networkx`."""
     from networkx import MultiDiGraph
 
     record, shown = to_dict(found), box_names(found)
@@ -278,15 +278,15 @@ def to_networkx(found: Relations) -> MultiDiGraph:
     return graph
 
 
-def box_names(found: Relations) -> list[str]:
-    """See `Relations.box_names`."""
+def box_names(found: Ranking) -> list[str]:
+    """See `Ranking.box_names`."""
     names = [_label(found, label) or "unknown" for label in found.detections.labels.tolist()]
     for (s, o), words in reversed(list(zip(_pairs(found), found.names(), strict=True))):
         names[s], names[o] = words[0], words[2]
     return names
 
 
-def named_boxes(found: Relations) -> tuple[list[int], list[str], Int[np.ndarray, "M 2"]]:
+def named_boxes(found: Ranking) -> tuple[list[int], list[str], Int[np.ndarray, "M 2"]]:
     """The boxes as the relations call them: rows, names, and the relations' pairs among these.
 
     A box that goes by two names stands there twice, so that a picture shows each relation as it is; without relations
@@ -303,7 +303,7 @@ def named_boxes(found: Relations) -> tuple[list[int], list[str], Int[np.ndarray,
 
 
 def drawing(
-    found: Relations, image: Any, arrows: int, width: int, graph: bool, hits: Bool[np.ndarray, " M"] | None = None
+    found: Ranking, image: Any, arrows: int, width: int, graph: bool, hits: Bool[np.ndarray, " M"] | None = None
 ) -> Drawing:
     """The photo, with boxes scaled to it; `hits` where truths are known."""
     from polyadic.draw import plan_drawing
@@ -326,12 +326,12 @@ def drawing(
     )
 
 
-def _pairs(found: Relations) -> list[list[int]]:
+def _pairs(found: Ranking) -> list[list[int]]:
     pairs: list[list[int]] = found.known_origin().pairs.cpu()[found.pair.cpu()].tolist()
     return pairs
 
 
-def _label(found: Relations, label: int) -> str | None:
+def _label(found: Ranking, label: int) -> str | None:
     assert found.vocabulary is not None, "an origin comes with names"
     return None if label == UNKNOWN else found.vocabulary.objects[label]
 
@@ -369,11 +369,11 @@ class Origin:
     boxes_exponent: float = 1.0
     repeat: tuple[float, float] | None = None  # overlap and weight of `Dedup`
 
-    def rank(self, k: int | None, top: int) -> Relations:
+    def rank(self, k: int | None, top: int) -> Ranking:
         """As `rank_relations` on all pairs at once."""
         if self.repeat is None:
             return self._plain(k, top)
-        sizes, held = self.vocabulary.sizes, dict[str, Relations]()
+        sizes, held = self.vocabulary.sizes, dict[str, Ranking]()
         boxes = torch.from_numpy(self.detections.boxes)[self.pairs.cpu()]  # [B, 2, 4]
         cells = math.prod(sizes)
 
@@ -389,7 +389,7 @@ class Origin:
         chosen = pool[torch.tensor([place[key] for key in flat.tolist()], dtype=torch.long)]
         return replace(chosen, log_score=score, log_repeat=lost)
 
-    def _plain(self, k: int | Int[Tensor, " B"] | None, top: int) -> Relations:
+    def _plain(self, k: int | Int[Tensor, " B"] | None, top: int) -> Ranking:
         from polyadic.ranking import rank_relations
 
         found = []
@@ -412,15 +412,15 @@ class Origin:
         return replace(whole, origin=self)
 
 
-def merge(parts: list[Relations], top: int, vocabulary: Vocabulary) -> Relations:
+def merge(parts: list[Ranking], top: int, vocabulary: Vocabulary) -> Ranking:
     """The best of several lists with different pairs; equal scores by (pair, subject, predicate, object)."""
-    joined = Relations.join(parts, vocabulary)
+    joined = Ranking.join(parts, vocabulary)
     order = _flat(joined, vocabulary.sizes).argsort()
     order = order[joined.log_score[order].argsort(descending=True, stable=True)]
     return joined[order[:top]]
 
 
-def _flat(found: Relations, sizes: tuple[int, int, int]) -> Int[Tensor, " N"]:
+def _flat(found: Ranking, sizes: tuple[int, int, int]) -> Int[Tensor, " N"]:
     S, P, O = sizes
     s, p, o = found.triplet.unbind(-1)
     return ((found.pair * S + s) * P + p) * O + o
@@ -444,7 +444,7 @@ class Answers:
     """Completions, best first; `probability` is that of what was not given, for the answer's own pair of boxes."""
 
     given: dict[str, str]
-    relations: Relations
+    relations: Ranking
     probability: Float[Tensor, " N"]
 
     def __len__(self) -> int:
@@ -457,7 +457,7 @@ class Answers:
         for relation, probability in zip(self.relations, self.probability.tolist(), strict=True):
             yield self._answer(relation, probability)
 
-    def _answer(self, relation: Relation, probability: float) -> Answer:
+    def _answer(self, relation: RankedTriplet, probability: float) -> Answer:
         assert relation.names is not None, "an origin comes with names"
         assert relation.boxes is not None, "an origin comes with boxes"
         return Answer(relation.names, relation.boxes, probability, math.exp(relation.log_score))
@@ -468,7 +468,7 @@ class Answers:
         return f"Answers({known}: {', '.join(first)}{', ...' if len(self) > 3 else ''})"
 
     def to_dict(self) -> dict[str, Any]:
-        """As `Relations.to_dict`, with what was given, and a probability beside each relation."""
+        """As `Ranking.to_dict`, with what was given, and a probability beside each relation."""
         # merged
 
         return {**to_dict(self.relations, self.probability), "given": self.given}
@@ -478,7 +478,7 @@ class Answers:
 
 
 def answer(origin: Origin, given: dict[str, str], pair: tuple[int, int] | None, top: int | None) -> Answers:
-    """See `Relations.query`."""
+    """See `Ranking.query`."""
     labels = _labels(origin, given)
     fixed = None if pair is None else _number_of(origin, pair)
     weights = weights_of(origin.prior, origin.prior_exponent, torch.device("cpu"))
@@ -499,7 +499,7 @@ def answer(origin: Origin, given: dict[str, str], pair: tuple[int, int] | None, 
     return Answers(given, best, (best.log_cp + best.log_prior - norm).exp())
 
 
-def triplet_probability(found: Relations) -> Float[Tensor, " N"]:
+def triplet_probability(found: Ranking) -> Float[Tensor, " N"]:
     """P(triplet | its pair of boxes), ψ_c ψ_u over its sum: what the network and the prior say, detector aside."""
     origin = found.known_origin()
     weights = weights_of(origin.prior, origin.prior_exponent, torch.device("cpu"))
@@ -512,7 +512,7 @@ def triplet_probability(found: Relations) -> Float[Tensor, " N"]:
 
 def _best(
     origin: Origin, block: Block, labels: dict[str, int], top: int, weights: Weights
-) -> tuple[Relations, Float[Tensor, " N"]]:
+) -> tuple[Ranking, Float[Tensor, " N"]]:
     """The block's best completions, and for each the log of Σ ψ_c ψ_u over all completions of its pair."""
     from polyadic.ranking import rank_relations
 

@@ -1,4 +1,4 @@
-"""A detector's boxes of one image, and scored triplets over such boxes."""
+"""A detector's boxes of one image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from polyadic.structures.labels import (
     sort_out,
     warn_of_dropped,
 )
-from polyadic.structures.scenes import check_boxes, check_indices, check_lengths, equal, freeze, scale_boxes
+from polyadic.structures.scenes import check_boxes, check_lengths, equal, freeze, scale_boxes
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 Size: TypeAlias = tuple[float, float] | None  # (width, height)
@@ -182,59 +182,6 @@ class Detections:
         # merged
 
         return from_ultralytics(result, vocabulary, image, size, mapping, unknown)
-
-    def __eq__(self, other: object) -> bool:
-        return equal(self, other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """Scored triplets of one image, in any order; `pairs` are (subject box, object box), indices into `boxes`.
-
-    `labels` and `confidences` of the boxes are the detector's, where it has told them.
-    """
-
-    image: str
-    boxes: Float[np.ndarray, "N 4"]
-    pairs: Int[np.ndarray, "M 2"]
-    triplets: Int[np.ndarray, "M 3"]
-    scores: Float[np.ndarray, " M"]
-    labels: Int[np.ndarray, " N"] | None = None
-    confidences: Float[np.ndarray, " N"] | None = None
-    size: tuple[float, float] | None = None  # the frame of the boxes; None: the annotated one
-
-    def __post_init__(self) -> None:
-        where = f"Predictions of {self.image}"
-        freeze(self, where, boxes=(np.float64, 4), pairs=(np.int64, 2), triplets=(np.int64, 3), scores=(np.float64, 0))
-        check_lengths(where, pairs=self.pairs, triplets=self.triplets, scores=self.scores)
-        if not np.isfinite(self.scores).all():
-            at = int((~np.isfinite(self.scores)).argmax())
-            raise PolyadicError(f"{where}: score {at} must be a finite number, got {self.scores[at]}")
-        check_indices(self.pairs, len(self.boxes), f"{where}: pairs point to box")
-        check_boxes(self.boxes, where)
-        if (self.labels is None) != (self.confidences is None):
-            raise PolyadicError(f"{where}: labels and confidences of the boxes come together or not at all")
-        if self.labels is not None:
-            freeze(self, where, labels=(np.int64, 0), confidences=(np.float64, 0))
-            Detections(self.image, self.boxes, self.labels, np.asarray(self.confidences))  # checks them
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    @property
-    def detections(self) -> Detections | None:
-        """The boxes with the detector's labels and confidences, if known."""
-        if self.labels is None or self.confidences is None:
-            return None
-        return Detections(self.image, self.boxes, self.labels, self.confidences, self.size)
-
-    def in_frame(self, size: tuple[float, float]) -> Predictions:
-        """With boxes in a frame of this size, the annotated one."""
-        if self.size is None or tuple(self.size) == tuple(size):
-            return self
-        return replace(self, boxes=scale_boxes(self.boxes, self.size, size), size=size)
 
     def __eq__(self, other: object) -> bool:
         return equal(self, other)

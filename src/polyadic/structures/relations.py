@@ -1,0 +1,271 @@
+"""Scored triplets over the boxes of one image: what ranking returns, evaluation scores, and files and pictures show."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from polyadic.structures.detections import Detections
+from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.scenes import check_boxes, check_indices, check_lengths, equal, freeze, scale_boxes
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+
+if TYPE_CHECKING:
+    from networkx import MultiDiGraph
+    from PIL.Image import Image
+
+    from polyadic.draw.shapes import Drawing
+
+Box = tuple[float, float, float, float]
+
+# the terms of a score: their names in JSON and their columns
+TERMS = {
+    "detector": "log_boxes",
+    "psi_c": "log_cp",
+    "psi_u": "log_prior",
+    "selected": "log_selected",
+    "repeat": "log_repeat",
+}
+_COLUMNS = ("pairs", "triplets", "scores", *TERMS.values(), "probability")  # one row per relation
+
+
+class Relation(NamedTuple):
+    """One row of `Relations` in plain Python values."""
+
+    pair: tuple[int, int]  # (subject box, object box)
+    triplet: tuple[int, int, int]
+    score: float  # f_spo, or another model's score
+    boxes: tuple[Box, Box]  # of subject and object
+    names: tuple[str, str, str] | None = None
+    probability: float | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Relations:
+    """Scored triplets of one image; `pairs` are (subject box, object box), indices into `boxes`.
+
+    Rankings of our models are sorted, best first. Their `scores` are log f_spo, the sum of the terms `log_...`, which
+    have their exponents applied. Predictions of other models have no terms, any order and scores of any scale: larger
+    is better. `labels` and `confidences` of the boxes are the detector's, where known.
+    """
+
+    image: str
+    boxes: Float[np.ndarray, "N 4"]
+    pairs: Int[np.ndarray, "M 2"]
+    triplets: Int[np.ndarray, "M 3"]
+    scores: Float[np.ndarray, " M"]
+    _: KW_ONLY
+    labels: Int[np.ndarray, " N"] | None = None
+    confidences: Float[np.ndarray, " N"] | None = None
+    size: tuple[float, float] | None = None  # the frame of the boxes; None: the annotated one
+    log_cp: Float[np.ndarray, " M"] | None = None  # log ψ_c
+    log_prior: Float[np.ndarray, " M"] | None = None  # a log ψ_u
+    log_selected: Float[np.ndarray, " M"] | None = None  # b log P(X_sel)
+    log_boxes: Float[np.ndarray, " M"] | None = None  # c log P(B_s, B_o | I)
+    log_repeat: Float[np.ndarray, " M"] | None = None  # penalty for a triplet repeated on nearly the same boxes
+    probability: Float[np.ndarray, " M"] | None = None  # P(triplet | its pair), or given the names asked for
+    given: Mapping[str, str] | None = None  # the names asked for, of an answer to a query
+    vocabulary: Vocabulary | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        where = f"Relations of {self.image}"
+        freeze(self, where, boxes=(np.float64, 4), pairs=(np.int64, 2), triplets=(np.int64, 3), scores=(np.float64, 0))
+        check_lengths(where, **{name: column for name, column in self._columns().items() if column is not None})
+        if not np.isfinite(self.scores).all():
+            at = int((~np.isfinite(self.scores)).argmax())
+            raise PolyadicError(f"{where}: score {at} must be a finite number, got {self.scores[at]}")
+        check_indices(self.pairs, len(self.boxes), f"{where}: pairs point to box")
+        check_boxes(self.boxes, where)
+        if (self.labels is None) != (self.confidences is None):
+            raise PolyadicError(f"{where}: labels and confidences of the boxes come together or not at all")
+        if self.labels is not None:
+            freeze(self, where, labels=(np.int64, 0), confidences=(np.float64, 0))
+            Detections(self.image, self.boxes, self.labels, np.asarray(self.confidences))  # checks them
+
+    def _columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _COLUMNS}
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __repr__(self) -> str:
+        first = [f"{' '.join(map(str, r.names or r.triplet))} {r.score:.3g}" for r in self[:3]]
+        return f"Relations({self.image}, {len(self)}: {', '.join(first)}{', ...' if len(self) > 3 else ''})"
+
+    @overload
+    def __getitem__(self, index: int) -> Relation: ...
+    @overload
+    def __getitem__(self, index: slice | np.ndarray) -> Relations: ...
+    def __getitem__(self, index: int | slice | np.ndarray) -> Relation | Relations:
+        """One `Relation` by number, or the `Relations` of a slice, an index array or a mask."""
+        if isinstance(index, slice) or (isinstance(index, np.ndarray) and index.ndim > 0):
+            rows: dict[str, Any] = {name: x if x is None else x[index] for name, x in self._columns().items()}
+            return replace(self, **rows)
+        at = operator.index(index)
+        pair, triplet = tuple(self.pairs[at].tolist()), tuple(self.triplets[at].tolist())
+        subject, object = (tuple(self.boxes[box].tolist()) for box in pair)
+        names = None if self.vocabulary is None else self.vocabulary.decode(triplet)
+        probability = None if self.probability is None else float(self.probability[at])
+        return Relation(pair, triplet, float(self.f_spo[at]), (subject, object), names, probability)
+
+    def __iter__(self) -> Iterator[Relation]:
+        return (self[at] for at in range(len(self)))
+
+    @property
+    def f_spo(self) -> Float[np.ndarray, " M"]:
+        """The scores as shown: f_spo itself, or another model's scores as they are."""
+        return self.scores if self.log_cp is None else np.exp(self.scores)
+
+    @property
+    def detections(self) -> Detections | None:
+        """The boxes with the detector's labels and confidences, if known."""
+        if self.labels is None or self.confidences is None:
+            return None
+        return Detections(self.image, self.boxes, self.labels, self.confidences, self.size)
+
+    def names(self) -> list[tuple[str, str, str]]:
+        """The triplets in words."""
+        words = self._words()
+        return [words.decode(triplet) for triplet in self.triplets.tolist()]
+
+    def above(self, score: float) -> Relations:
+        """Those of at least this score, as shown."""
+        return self[self.f_spo >= score]
+
+    def in_frame(self, size: tuple[float, float]) -> Relations:
+        """Scale the boxes to a frame of this size, the annotated one."""
+        if self.size is None or tuple(self.size) == tuple(size):
+            return self
+        return replace(self, boxes=scale_boxes(self.boxes, self.size, size), size=size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON values: the image, its boxes, and the relations, each with the terms of its score."""
+        if self.labels is None or self.confidences is None or self.log_cp is None or self.size is None:
+            raise PolyadicError(
+                f"Relations of {self.image}: the full record needs labels and confidences of the boxes, their frame "
+                "and the terms of the scores, as RelationModel.predict gives them; write others with write_relations"
+            )
+        terms = {name: np.exp(getattr(self, column)).tolist() for name, column in TERMS.items()}
+        probability = [None] * len(self) if self.probability is None else self.probability.tolist()
+        relations = [
+            {
+                "subject": {"box": pair[0], "name": names[0]},
+                "predicate": names[1],
+                "object": {"box": pair[1], "name": names[2]},
+                "probability": probability[at],
+                "score": score,
+                "parts": {name: values[at] for name, values in terms.items()},
+            }
+            for at, (pair, names, score) in enumerate(
+                zip(self.pairs.tolist(), self.names(), self.f_spo.tolist(), strict=True)
+            )
+        ]
+        columns = zip(self.boxes.tolist(), self.labels.tolist(), self.confidences.tolist(), strict=True)
+        boxes = [{"box": box, "label": self._label(label), "score": score} for box, label, score in columns]
+        record = {"image": self.image, "size": list(self.size), "boxes": boxes, "relations": relations}
+        return record if self.given is None else {**record, "given": dict(self.given)}
+
+    def to_json(self, indent: int | None = None) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=indent)
+
+    def to_networkx(self) -> MultiDiGraph:
+        """Build the scene graph: a node for each box that takes part, an edge for each relation."""
+        from networkx import MultiDiGraph
+
+        record, names = self.to_dict(), self.box_names()
+        graph = MultiDiGraph(image=record["image"], size=tuple(record["size"]))
+        for relation in record["relations"]:
+            ends = relation["subject"]["box"], relation["object"]["box"]
+            for at in ends:
+                box = record["boxes"][at]
+                graph.add_node(
+                    at, name=names[at], box=tuple(box["box"]), detected=box["label"], detector_score=box["score"]
+                )
+            words = {"subject": relation["subject"]["name"], "object": relation["object"]["name"]}
+            numbers = {key: relation[key] for key in ("predicate", "score", "parts")}
+            graph.add_edge(*ends, **numbers, **words)
+        return graph
+
+    def box_names(self) -> list[str]:
+        """Name each box as its first relation does, else as the detector does."""
+        labels = [UNKNOWN] * len(self.boxes) if self.labels is None else self.labels.tolist()
+        names = [self._label(label) or "unknown" for label in labels]
+        for (s, o), words in reversed(list(zip(self.pairs.tolist(), self.names(), strict=True))):
+            names[s], names[o] = words[0], words[2]
+        return names
+
+    def named_boxes(self) -> tuple[list[int], list[str], Int[np.ndarray, "M 2"]]:
+        """List boxes by the names that relations give them: rows of `boxes`, names, and the pairs among these.
+
+        A box with two names is listed twice, so that a picture shows each relation as it is; without relations all
+        boxes are listed.
+        """
+        places: dict[tuple[int, str], int] = {}
+        pairs = [
+            [places.setdefault((box, word), len(places)) for box, word in zip(ends, words[::2], strict=True)]
+            for ends, words in zip(self.pairs.tolist(), self.names(), strict=True)
+        ]
+        if not pairs:
+            places = {(box, name): box for box, name in enumerate(self.box_names())}
+        return [box for box, _ in places], [name for _, name in places], np.array(pairs, np.int64).reshape(-1, 2)
+
+    def drawing(
+        self,
+        image: Any,
+        *,
+        arrows: int = 5,
+        width: int = 640,
+        graph: bool = True,
+        hits: Bool[np.ndarray, " M"] | None = None,
+    ) -> Drawing:
+        """Plan `draw`: shapes that can be rendered; `hits` mark relations that agree with the ground truth."""
+        from polyadic.draw import plan_drawing
+        from polyadic.draw.panels import relations_to_draw
+        from polyadic.structures.images import open_photo
+
+        rows, names, pairs = self.named_boxes()
+        return plan_drawing(
+            open_photo(image).image,
+            self.boxes[rows],
+            names,
+            relations_to_draw(self._words(), pairs, self.triplets, self.f_spo, hits),
+            arrows=arrows,
+            width=width,
+            frame=self.size,
+            graph=graph,
+        )
+
+    def draw(self, image: Any, *, arrows: int = 5, width: int = 640, graph: bool = True) -> Image:
+        """Draw the photo (a path, a PIL image, an array or a tensor) with boxes, arrows, the list and the graph."""
+        from polyadic.draw.render import render_png
+
+        return render_png(self.drawing(image, arrows=arrows, width=width, graph=graph))
+
+    def save_drawing(
+        self, path: str | Path, image: Any, *, arrows: int = 5, width: int = 640, graph: bool = True
+    ) -> None:
+        """`draw` into a file: .svg, with the photo inside, or .png, .jpg and so on."""
+        from polyadic.draw import save_drawing
+
+        save_drawing(self.drawing(image, arrows=arrows, width=width, graph=graph), Path(path))
+
+    def _words(self) -> Vocabulary:
+        if self.vocabulary is None:
+            raise PolyadicError(f"Relations of {self.image}: class names are unknown; set vocabulary=...")
+        return self.vocabulary
+
+    def _label(self, label: int) -> str | None:
+        return None if label == UNKNOWN else self._words().objects[label]
+
+    def __eq__(self, other: object) -> bool:
+        return equal(self, other)
+
+    __hash__ = None  # type: ignore[assignment]

@@ -166,6 +166,7 @@ def test_detections_make_it_relationship_detection(command: Command, folder: Pat
     saved = list(read_predictions(file, run.data.vocabulary, []))
     assert len(saved) == 6
     np.testing.assert_allclose(saved[0].boxes, run.data[0].boxes + 1, atol=1e-3)
+    assert [each.size for each in saved] == [scene.size for scene in run.data]
     assert saved[0].confidences is not None
     free = command("evaluate", folder / "toy", "--detections", boxes)
     assert "there are no detections of validation images to choose k on" in free.message

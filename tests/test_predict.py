@@ -25,6 +25,7 @@ from polyadic.ranking.relations import Ranking, named_boxes
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo
 from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 
@@ -142,6 +143,20 @@ def test_boxes_in_another_frame_come_out_in_the_photos_pixels() -> None:
     assert found.known_origin().size == (100.0, 60.0)
     np.testing.assert_allclose(found.detections.boxes, given.boxes)
     close(found, model.predict(photo(), given))
+
+
+@pytest.mark.parametrize("sources", SOURCES, ids="+".join)
+def test_boxes_without_size_are_in_the_annotated_frame_of_their_scene(tmp_path: Path, sources: tuple[str, ...]) -> None:
+    photo().resize((50, 30)).save(tmp_path / "a.png")  # stored at half the annotated size
+    given = detections(3)
+    none = np.zeros((0, 3), np.int64)
+    scene = Scene("a", tmp_path / "a.png", (100.0, 60.0), given.boxes, given.labels, none)
+    model = model_of(*sources)
+    expected = model.predict(scene.image, given)
+    unsized = replace(given, size=None)
+    close(model.predict(scene.photo(), unsized), expected)
+    with pytest.raises(PolyadicError, match=r"reach 82 x 56 .* 50 x 30; .* size"):
+        model.predict(scene.image, unsized)  # nothing tells that the photo is smaller than its annotated frame
 
 
 def test_of_boxes_that_overlap_too_much_the_surer_one_is_related() -> None:

@@ -118,16 +118,13 @@ class _Lab:
         if config.data.detections:
             existing(config.data.detections)  # before the work
         self.scorer = Scorer(load_split(config, "train").triplets(), watcher, stop)
-        found = {each.image: each for each in read_detections(proposals, self.test.vocabulary)}
-        sizes = {scene.name: scene.size for scene in self.test}
-        missing = sum(scene.name not in found for scene in self.test)
+        known = read_detections(proposals, self.test.vocabulary, sizes=self.test.sizes)
+        self.boxes: dict[str, Detections] = {each.image: each for each in known}
+        missing = sum(scene.name not in self.boxes for scene in self.test)
         if missing == len(self.test):
             raise PolyadicError(f"{proposals.name} has boxes of none of the {missing:,} test images")
         if missing:
             watcher.say(f"{proposals.name} has no boxes of {missing:,} of {len(self.test):,} test images")
-        self.boxes: dict[str, Detections] = {
-            name: each if each.size else replace(each, size=sizes.get(name)) for name, each in found.items()
-        }
 
     def plain(self) -> Iterator[Scores]:
         everything = self._fed(self.config.change(**{"validation.images": 0}), self.proposals)

@@ -137,7 +137,8 @@ def told_of(model: RelationModel, true: bool) -> Iterator[str]:
 
 
 def detections_of(path: Path, run: Run) -> dict[str, Detections]:
-    return {each.image: each for each in read_detections(path, run.data.vocabulary)}
+    found = read_detections(path, run.data.vocabulary, sizes=run.data.sizes)
+    return {each.image: each for each in found}
 
 
 def _parts(protocol: Protocol, parts: Parts) -> Parts:

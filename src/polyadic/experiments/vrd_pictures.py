@@ -6,7 +6,7 @@ import copy
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -119,8 +119,7 @@ def _with_prior(model: RelationModel, prior: float | None) -> tuple[RelationMode
 def _proposals(scene: Scene, detections: Mapping[str, Detections]) -> Detections:
     """In the annotated frame where the file names no other: the photo may have another size."""
     none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0))
-    found = detections.get(scene.name, none)
-    return found if found.size else replace(found, size=scene.frame)
+    return detections.get(scene.name, none).in_frame(scene.frame)
 
 
 def _picture(model: RelationModel, words: str, scene: Scene, given: Detections) -> tuple[Image, list[int]]:

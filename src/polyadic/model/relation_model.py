@@ -332,6 +332,7 @@ class RelationModel(nn.Module):
             pairs.numpy(),
             found.triplet.numpy(),
             found.log_score.numpy(),
+            size=scene.size,
         )
 
     def save(self, folder: str | Path, *, half: bool = False, **about: Any) -> None:

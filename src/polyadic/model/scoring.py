@@ -120,9 +120,8 @@ def usable(model: RelationModel, detections: Detections, photo: Photo | None) ->
             f"{detections.image}: label {detections.labels[strange][0]} is none of the {known} objects of this "
             "model (counted from 0); give the detector's labels in its vocabulary"
         )
-    if photo is not None and detections.size == photo.stored != photo.size:
-        detections = replace(detections, boxes=photo.upright(detections.boxes), size=photo.size)
-    found = detections.inside(frame)
+    placed = detections if photo is None else detections.on_photo(photo)
+    found = placed.inside(frame)
     if len(found) < len(detections):
         lost = f"{len(detections) - len(found):,} of {len(detections):,} boxes"
         warnings.warn(

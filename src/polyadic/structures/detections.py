@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from polyadic.structures.images import Photo
 from polyadic.structures.labels import (
     UNKNOWN,
     Choice,
@@ -25,6 +26,7 @@ from polyadic.structures.scenes import check_boxes, check_lengths, equal, freeze
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 Size: TypeAlias = tuple[float, float] | None  # (width, height)
+OVERSHOOT = 1.05  # boxes may reach this far beyond a photo before they count as those of another frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,13 +36,18 @@ class Detections:
     `from_...` take the output of other people's detectors. There, classes are matched with the vocabulary's objects by
     name; `mapping` (names to names, or a JSON or TOML file of them) tells what names do not. Boxes of other classes are
     dropped with a warning, or kept as UNKNOWN.
+
+    `size` is the frame of the boxes, (width, height). None means the frame of whatever the boxes are matched with:
+    the annotated frame of a dataset's scene (`in_frame(scene.frame)`, `predict(scene.photo(), ...)`), or the upright
+    pixels of a bare photo (`on_photo`). A photo may be stored at another size than it was annotated at: to predict on
+    such photos, set `size`.
     """
 
     image: str
     boxes: Float[np.ndarray, "N 4"]
     labels: Int[np.ndarray, " N"]  # of the vocabulary's objects, or UNKNOWN
     scores: Float[np.ndarray, " N"]  # P(label | box), in [0, 1]
-    size: tuple[float, float] | None = None  # the frame of the boxes; None: the annotated one
+    size: tuple[float, float] | None = None  # None: see above
     distribution: Float[np.ndarray, "N C"] | None = None  # P(class | box) of all classes, where the detector tells it
 
     def __post_init__(self) -> None:
@@ -83,12 +90,33 @@ class Detections:
             distribution=distribution,
         )
 
-    def inside(self, size: tuple[float, float]) -> Detections:
-        """In a frame of this size, cut off at its edges; boxes of which nothing is left, or that have no area, go."""
+    def in_frame(self, size: tuple[float, float]) -> Detections:
+        """Scale the boxes to a frame of this size; boxes without `size` are in it already."""
         boxes = self.boxes if self.size is None else scale_boxes(self.boxes, self.size, size)
-        boxes = boxes.clip(0, np.asarray([*size, *size]))
-        kept = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1))
-        return replace(self, boxes=boxes, size=(float(size[0]), float(size[1]))).take(kept)
+        return replace(self, boxes=boxes, size=(float(size[0]), float(size[1])))
+
+    def on_photo(self, photo: Photo) -> Detections:
+        """Scale the boxes to a photo's upright frame.
+
+        Boxes in the frame of the stored rows and columns (of a detector that ignores EXIF) are turned with the photo.
+        Boxes without `size` must fit into the photo: others were found on a copy of another size.
+        """
+        if self.size is None and len(self):
+            right, bottom = self.boxes[:, 2:].max(0)
+            if right > photo.size[0] * OVERSHOOT or bottom > photo.size[1] * OVERSHOOT:
+                raise PolyadicError(
+                    f"{self.image}: boxes reach {right:.0f} x {bottom:.0f} pixels, but the photo has "
+                    f"{photo.size[0]:.0f} x {photo.size[1]:.0f}; give the frame of the boxes as size (width, height)"
+                )
+        if self.size == photo.stored != photo.size:
+            return replace(self, boxes=photo.upright(self.boxes), size=photo.size)
+        return self.in_frame(photo.size)
+
+    def inside(self, size: tuple[float, float]) -> Detections:
+        """Scale the boxes to a frame of this size and clip them to it; boxes left without area are dropped."""
+        scaled = self.in_frame(size)
+        boxes = scaled.boxes.clip(0, np.asarray([*size, *size]))
+        return replace(scaled, boxes=boxes).take(np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1)))
 
     @classmethod
     def from_arrays(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from polyadic.structures.images import open_image
+from polyadic.structures.images import Photo, open_image
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
@@ -132,6 +132,10 @@ class Scene:
         """The picture in RGB, whatever its format and its name say; of an animation the first frame."""
         return open_image(self.image) if self.source is None else self.source()
 
+    def photo(self) -> Photo:
+        """The picture with the annotated frame as its size, whatever size it is stored at."""
+        return Photo(self.name, self.open(), self.frame)
+
     def has_picture(self) -> bool:
         return self.source is not None or self.image.exists()
 
@@ -205,6 +209,11 @@ class Dataset(Sequence[Scene]):
     def keep(self, wanted: Callable[[Scene], bool], split: str | None = None) -> Dataset:
         """The scenes for which `wanted` is true."""
         return replace(self, scenes=tuple(filter(wanted, self.scenes)), split=split or self.split)
+
+    @property
+    def sizes(self) -> dict[str, tuple[float, float]]:
+        """The annotated frame of each scene that has one, by its name."""
+        return {scene.name: scene.size for scene in self.scenes if scene.size is not None}
 
     def triplets(self) -> Int[np.ndarray, "M 3"]:
         """Classes of all relations, one row each, repeats included: what `TripletPrior` and zero-shot count."""

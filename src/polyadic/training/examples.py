@@ -199,7 +199,8 @@ def load_training(config: Config) -> TrainingData:
     names = annotations.vocabulary
     detections = None
     if config.data.detections:
-        detections = {each.image: each for each in read_detections(Path(config.data.detections), names)}
+        known = read_detections(Path(config.data.detections), names, sizes=annotations.sizes)
+        detections = {each.image: each for each in known}
     noise = None
     if config.data.simulate:
         source = Path(config.data.simulate)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from polyadic.structures.detections import Detections
-from polyadic.structures.scenes import Scene, scale_boxes
+from polyadic.structures.scenes import Scene
 
 MOST, IOU = 4, 0.5  # paper
 
@@ -44,9 +44,7 @@ def true_boxes(scene: Scene) -> Boxes:
 
 def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generator) -> Boxes:
     """Stage 1b: all detections; relations of those drawn for two true boxes, at most 4 each at IoU >= 0.5."""
-    boxes = detections.boxes
-    if detections.size is not None and len(boxes):
-        boxes = scale_boxes(boxes, detections.size, scene.frame)
+    boxes = detections.in_frame(scene.frame).boxes
     near = _iou(boxes, scene.boxes) >= IOU  # [detections, true boxes]
     on = [np.flatnonzero(column) for column in near.T]  # by true box
     drawn = [rng.permutation(rows)[:MOST] for rows in on]

@@ -105,7 +105,7 @@ class Pictures(Dataset[Shown]):
 
     def __getitem__(self, at: int) -> Shown:
         scene = self.scenes[at]
-        picture = to_pixels(_photo(scene))
+        picture = to_pixels(scene.photo())
         height, width = picture.shape[1:]
         boxes = torch.from_numpy(scene.boxes_in(width, height)).float()
         if number_of(self.seed, "mirror", self.epoch, scene.name) % 2:
@@ -154,12 +154,7 @@ class _Photos(Dataset[Photo]):
         return len(self.scenes)
 
     def __getitem__(self, at: int) -> Photo:
-        return _photo(self.scenes[at])
-
-
-def _photo(scene: Scene) -> Photo:
-    """The dataset's picture, with the annotated frame as its size."""
-    return Photo(scene.name, scene.open(), scene.frame)
+        return self.scenes[at].photo()
 
 
 KEPT = "detector"  # in the model's folder

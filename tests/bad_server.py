@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from polyadic.datasets import download as download_module
 from polyadic.datasets.fetch import RemoteFile, fetch
+from polyadic.progress import Reporter, reporting
 from polyadic.structures.vocabulary import PolyadicError
 
 Plan = Callable[["Handler"], None]
@@ -135,3 +137,18 @@ def error_of(root: Path, files: list[RemoteFile], **options: float) -> str:
         fetch("vg150", root, files=files, timeout=options.get("timeout", 5), retries=int(options.get("retries", 1)))
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+class _Transfers(Reporter):
+    def __init__(self, call: Callable[[str, int, int | None], object]) -> None:
+        self.call = call
+
+    def transfer(self, name: str, done: int, total: int | None) -> None:
+        self.call(name, done, total)
+
+
+@contextmanager
+def transfers(call: Callable[[str, int, int | None], object]) -> Iterator[None]:
+    """Call back for each piece of a download."""
+    with reporting(_Transfers(call)):
+        yield

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from training_cases import Place, tiny
+from training_cases import Spy, tiny, watched
 
 from polyadic.config.schema import Config
 from polyadic.datasets.toy.layout import VOCABULARY
@@ -18,7 +18,6 @@ from polyadic.experiments.boxes_table import BoxesTable, boxes_table
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, Parts
-from polyadic.progress import Stop
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 
@@ -79,10 +78,10 @@ def make(
     out: Path,
     seeds: Sequence[int],
     taken_apart: Sequence[int] = (),
-    watcher: Place | None = None,
-    stop: Stop | None = None,
+    spy: Spy | None = None,
 ) -> BoxesTable:
-    return boxes_table(config, proposals, out, seeds, taken_apart, watcher or Place(), stop or Stop())
+    with watched(spy or Spy()):
+        return boxes_table(config, proposals, out, seeds, taken_apart)
 
 
 def numbers_of(found: BoxesTable, **asked: Any) -> Numbers:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from boxes_cases import close, make, numbers_of, proposal_file, propose, scenes, slow_numbers, small
 from model_cases import dense
-from training_cases import Place, ask
+from training_cases import Spy
 
 from polyadic.boxes import suppress
 from polyadic.config.checks import difference
@@ -28,7 +28,7 @@ from polyadic.experiments.table1 import PAPER
 from polyadic.io.records import read_detections
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, PairScores
-from polyadic.progress import Interrupted, Stop
+from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.detections import Detections
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import run_config
@@ -163,12 +163,12 @@ def test_a_second_time_nothing_is_trained_or_scored(made: Made, monkeypatch: pyt
         raise AssertionError("scored again")
 
     monkeypatch.setattr(Scorer, "score", never)
-    watcher = Place()
-    again = make(CONFIG, made.proposals, made.out, (0, 1), watcher=watcher)
+    spy = Spy()
+    again = make(CONFIG, made.proposals, made.out, (0, 1), spy=spy)
     assert same(again.rows, made.table.rows)
     assert same(again.fates, made.table.fates)
-    assert [seen for seen in watcher.seen if not seen.startswith("say ")] == []
-    assert f"say {made.proposals.name} has no boxes of 1 of 7 test images" in watcher.seen
+    assert [seen for seen in spy.seen if not seen.startswith("say ")] == []
+    assert f"say {made.proposals.name} has no boxes of 1 of 7 test images" in spy.seen
 
 
 def test_a_changed_run_is_scored_anew(made: Made, tmp_path: Path) -> None:
@@ -281,30 +281,29 @@ def test_stopped_in_a_run_and_in_a_score_it_goes_on_to_the_same_numbers(made: Ma
     for name in ("cross-fitted-seed-1", "cross-fitted-mean"):
         (out / "scores" / f"{name}.json").unlink()
     for place in ("selection 1/1, step 1", "scores, step 3"):
-        stop = Stop()
-        watcher = _At(place, stop)
+        spy = _At(place)
         with pytest.raises(Interrupted):
-            make(CONFIG, made.proposals, out, (0, 1), watcher=watcher, stop=stop)
-        assert watcher.seen[-1].startswith(place.partition(",")[0])
+            make(CONFIG, made.proposals, out, (0, 1), spy=spy)
+        assert place.partition(",")[0] in spy.seen[-1]
         assert not (out / "scores" / "cross-fitted-seed-1.json").exists()
-    last = Place()
-    found = make(CONFIG, made.proposals, out, (0, 1), watcher=last)
+    last = Spy()
+    found = make(CONFIG, made.proposals, out, (0, 1), spy=last)
     assert same(found.rows, made.table.rows)
     assert same(found.fates, made.table.fates)
     assert not any(seen.startswith("begin proposals") for seen in last.seen), "what was trained stays"
 
 
-class _At(Place):
+class _At(Spy):
     """Asks to stop where it sees this."""
 
-    def __init__(self, place: str, stop: Stop) -> None:
+    def __init__(self, place: str) -> None:
         super().__init__()
-        self.place, self.stop = place, stop
+        self.place = place
 
     def _see(self, what: str) -> None:
         super()._see(what)
         if what == self.place:
-            ask(self.stop)()
+            request_stop()
 
 
 def test_what_is_in_the_way_is_left_alone(made: Made, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from detector_cases import tiny
 from safetensors.torch import load_file
 from tiny_runs import Command, call, write_tiny
-from training_cases import Place, ask
+from training_cases import Spy, watched
 
 from polyadic.config.detector import DETECTOR_PRESETS
 from polyadic.config.files import load_detector_config
@@ -24,7 +24,7 @@ from polyadic.detectors.faster_rcnn import Detector
 from polyadic.experiments import proposals
 from polyadic.experiments.proposals import detect_split
 from polyadic.io.records import read_detections
-from polyadic.progress import Interrupted, Silent, Stop
+from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.images import Photo
 
 
@@ -74,7 +74,7 @@ def test_an_interrupted_run_goes_on_by_one_word_to_the_same_weights(
                 break
         rest = job.stderr.read().splitlines()
         assert job.wait(60) == 130
-    assert rest[-1] == f"polyadic: stopped, nothing is lost; go on with: polyadic detect train --resume --out {out}"
+    assert rest[-1] == f"polyadic: stopped, nothing is lost; continue with: polyadic detect train --resume --out {out}"
     assert command("detect", "train", "--resume", "--out", out).code == 0
     resumed, straight = (load_file(each / "model" / "model.safetensors") for each in (out, run))
     assert list(resumed) == list(straight)
@@ -150,12 +150,12 @@ def test_stopped_anywhere_and_resumed_the_file_is_the_same(
 ) -> None:
     monkeypatch.setattr(proposals, "PART", 3)
     straight, out = tmp_path / "straight.safetensors", tmp_path / "out.safetensors"
-    detect_split(run, "train", straight, Silent(), Stop(), batch=2)
+    detect_split(run, "train", straight, batch=2)
     parts = 0
     while parts < 20:
-        stop = Stop()
         try:
-            detect_split(run, "train", out, Place(2, ask(stop)), stop, batch=2, resume=parts > 0)
+            with watched(Spy(2, request_stop)):
+                detect_split(run, "train", out, batch=2, resume=parts > 0)
             break
         except Interrupted:
             parts += 1
@@ -178,10 +178,9 @@ def test_a_file_is_never_overwritten_without_the_word(
     assert "give one of them" in command(*words, "--resume", "--overwrite").message
     assert command(*words, "--overwrite").code == 0
     assert out.read_bytes() == before
-    stop = Stop()
     other = tmp_path / "other.safetensors"
-    with pytest.raises(Interrupted):
-        detect_split(run, "train", other, Place(2, ask(stop)), stop, batch=2)
+    with pytest.raises(Interrupted), watched(Spy(2, request_stop)):
+        detect_split(run, "train", other, batch=2)
     again = ("detect", "run", run, "--out", other)
     assert "was begun before: --resume goes on with it" in command(*again, "--split", "train").message
     assert "was begun with another split" in command(*again, "--split", "test", "--resume").message

@@ -13,8 +13,8 @@ from model_cases import photo
 from predict_cases import BOXES, lay_out, records, save_models
 from tiny_runs import Command
 
+from polyadic import progress
 from polyadic.experiments.photo_log import PhotoLog, picture_targets
-from polyadic.progress import Stop
 
 
 @pytest.fixture
@@ -52,27 +52,20 @@ def test_what_cannot_be_read_is_passed_over_and_the_rest_done(command: Command, 
     assert "3 photos are in r.jsonl already" in again.err
 
 
-class Stops(Stop):
-    """As if Ctrl-C were pressed before the third batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.checks = 0
-
-    def check(self) -> None:
-        self.checks += 1
-        self.asked = self.checks == 3
-        super().check()
-
-
 def test_ctrl_c_keeps_what_is_done_and_resuming_ends_in_the_same_file(
     command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("predict", "pixels", "photos", *BOXES, "--batch", "2", "--out")
     assert command(*words, "whole.jsonl").code == 0
     whole = Path("whole.jsonl").read_bytes()
+    checks = iter(range(100))
+
+    def stop_before_the_third_batch() -> None:
+        if next(checks) == 2:
+            raise progress.Interrupted
+
     with monkeypatch.context() as patch:
-        patch.setattr("polyadic.progress.Stop", Stops)
+        patch.setattr(progress, "check", stop_before_the_third_batch)
         stopped = command(*words, "r.jsonl")
     assert stopped.code == 130
     assert stopped.err == "polyadic: stopped after 4 photos; go on with --resume\n"

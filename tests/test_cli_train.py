@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ import torch
 from safetensors.torch import load_file
 from tiny_runs import PIXELS, Command, call, write_tiny
 
+from polyadic import progress
 from polyadic.cli.flags import split_words
 from polyadic.config.checks import value_at
 from polyadic.config.files import load_config
 from polyadic.config.presets import PRESETS
-from polyadic.report import watching
 
 SHORT = ("--triplets.epochs", "1", "--selection.epochs", "0")
 
@@ -67,7 +68,7 @@ def test_an_interrupted_run_goes_on_by_one_word_to_the_same_weights(command: Com
                 break
         rest = job.stderr.read().splitlines()
         assert job.wait(60) == 130
-    assert rest[-1] == (f"polyadic: stopped, nothing is lost; go on with: polyadic train --resume --out {out}")
+    assert rest[-1] == f"polyadic: stopped, nothing is lost; continue with: polyadic train --resume --out {out}"
     assert not any("Traceback" in line or line.startswith("selection") for line in rest)
     assert command("train", "--resume", "--out", out).code == 0
     whole = folder / "whole"
@@ -177,12 +178,13 @@ def test_a_terminal_sees_numbers_and_time_left_and_a_pipe_sees_lines(
     for terminal in (False, True):
         if terminal:
             monkeypatch.setenv("FORCE_COLOR", "1")
-        with watching() as watcher:
-            watcher.begin("features", 3)
-            watcher.end()
-            watcher.say("a line [that] stays")
-            watcher.begin("triplets 1/2", 40)
-            watcher.move(7, loss=1.2345, rate=1e-4)
+        with progress.showing():
+            for _ in progress.track([1, 2, 3], "features"):
+                pass
+            progress.say("a line [that] stays")
+            with progress.task("triplets 1/2", 40) as move:
+                move(7, loss=1.2345, rate=1e-4)
+                time.sleep(0.3)
         shown = capsys.readouterr().err
         assert "a line [that] stays" in shown
         for text in ("triplets 1/2", "7/40", "loss 1.23", "rate 0.0001"):

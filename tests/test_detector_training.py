@@ -11,7 +11,7 @@ import pytest
 import torch
 from detector_cases import photo, tiny
 from torch import nn
-from training_cases import Crash, Place, ask, crash, log_of, same
+from training_cases import Crash, Spy, StopAfterStep, crash, log_of, same, watched
 from vrd_files import RIDER, TRAIN, relation, write_vrd
 
 from polyadic.config.detector import DetectorConfig
@@ -19,7 +19,7 @@ from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World, write
 from polyadic.detectors.faster_rcnn import Detector, to_pixels
 from polyadic.evaluation.average_precision import average_precision
-from polyadic.progress import Interrupted, Stop
+from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.images import Photo
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
@@ -47,8 +47,9 @@ class Whole:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    folder, watcher = tmp_path_factory.mktemp("whole") / "run", Place()
-    return Whole(folder, watcher.seen, train_detector(tiny(), folder, watcher=watcher))
+    folder, spy = tmp_path_factory.mktemp("whole") / "run", Spy()
+    with watched(spy):
+        return Whole(folder, spy.seen, train_detector(tiny(), folder))
 
 
 def at_place(whole: Whole, place: str) -> int:
@@ -76,9 +77,9 @@ def test_a_run_has_all_its_parts_and_the_best_is_loaded(whole: Whole) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_stopped_and_resumed_is_never_stopped(whole: Whole, tmp_path: Path, place: str) -> None:
-    stop, folder = Stop(), tmp_path / "run"
-    with pytest.raises(Interrupted):
-        train_detector(tiny(), folder, watcher=Place(at_place(whole, place), ask(stop)), stop=stop)
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted), watched(Spy(at_place(whole, place), request_stop)):
+        train_detector(tiny(), folder)
     check(folder, train_detector(tiny(), folder, resume=True), whole)
 
 
@@ -87,29 +88,19 @@ def test_crashed_and_resumed_is_never_crashed(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, minutes: int
 ) -> None:
     monkeypatch.setattr(loop, "MINUTES", minutes)  # 0: a checkpoint after each step
-    with pytest.raises(Crash):
-        train_detector(tiny(), tmp_path / "run", watcher=Place(at_place(whole, place), crash))
+    with pytest.raises(Crash), watched(Spy(at_place(whole, place), crash)):
+        train_detector(tiny(), tmp_path / "run")
     check(tmp_path / "run", train_detector(tiny(), tmp_path / "run", resume=True), whole)
 
 
 def test_batch_statistics_survive_an_interruption_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.nn.GroupNorm", lambda groups, channels: nn.BatchNorm2d(channels))
     straight = train_detector(tiny(), tmp_path / "straight")
-    stop = Stop()
-    with pytest.raises(Interrupted):
-        train_detector(tiny(), tmp_path / "run", watcher=_AfterStep(stop), stop=stop)
+    with pytest.raises(Interrupted), watched(StopAfterStep()):
+        train_detector(tiny(), tmp_path / "run")
     assert same(train_detector(tiny(), tmp_path / "run", resume=True).state_dict(), straight.state_dict())
     mean = next(x for name, x in straight.state_dict().items() if name.endswith("running_mean"))
     assert mean.abs().max() > 0, "they moved"
-
-
-class _AfterStep(Place):
-    def __init__(self, stop: Stop) -> None:
-        super().__init__()
-        self.stop = stop
-
-    def move(self, done: int, **numbers: float) -> None:
-        self.stop.asked = self.stop.asked or "loss" in numbers
 
 
 def test_workers_change_nothing(whole: Whole, tmp_path: Path) -> None:
@@ -205,9 +196,10 @@ def test_boxes_that_come_from_relations_are_said_to(tmp_path: Path) -> None:
     assert "empty.jpg" not in by_name
     assert len(by_name["flat.jpg"].boxes) == 1
     assert [90, 80, 100, 100] in by_name["beyond.jpg"].boxes.tolist(), "cut off at the frame"
-    watcher = Place()
-    train_detector(vrd(tmp_path).change(**{"training.epochs": 1}), tmp_path / "run", watcher=watcher)
-    assert watcher.seen[:3] == [f"say {note}" for note in data.notes]
+    spy = Spy()
+    with watched(spy):
+        train_detector(vrd(tmp_path).change(**{"training.epochs": 1}), tmp_path / "run")
+    assert spy.seen[:3] == [f"say {note}" for note in data.notes]
 
 
 @leaves_the_frame
@@ -279,9 +271,10 @@ def test_with_nothing_held_out_the_detector_sees_all_training_images_and_keeps_t
     data = load_boxes(config)
     assert [scene.name for scene in data.fit] == [scene.name for scene in World(12, 5).dataset("train")]
     assert (data.validation, len(load_boxes(tiny()).fit)) == ((), 11)
-    watcher = Place()
-    detector = train_detector(config, tmp_path / "run", watcher=watcher)
-    assert "say detector 2/2: nothing is held out, so the last epoch is kept" in watcher.seen
+    spy = Spy()
+    with watched(spy):
+        detector = train_detector(config, tmp_path / "run")
+    assert "say detector 2/2: nothing is held out, so the last epoch is kept" in spy.seen
     assert same(Detector.load(tmp_path / "run").state_dict(), detector.state_dict())
     epochs = [entry for entry in log_of(tmp_path / "run") if entry["event"] == "epoch"]
     assert len(epochs) == 2

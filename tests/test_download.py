@@ -20,6 +20,7 @@ from bad_server import (
     nobody,
     one,
     serve,
+    transfers,
 )
 
 from polyadic.datasets import download as download_module
@@ -30,7 +31,8 @@ def test_a_file_arrives_whole_and_the_second_fetch_asks_nobody(server: Server, t
     files = one(server.url("/a.h5", serve(H5)), size=len(H5), sha256=DIGEST)
     steps: list[tuple[str, int, int | None]] = []
     root = tmp_path / "new" / "root"
-    assert fetch("vg150", root, files=files, progress=lambda *step: steps.append(step)) == [root / "a.h5"]
+    with transfers(lambda *step: steps.append(step)):
+        assert fetch("vg150", root, files=files) == [root / "a.h5"]
     assert (root / "a.h5").read_bytes() == H5
     assert steps[-1] == ("a.h5", len(H5), len(H5))
     assert [done for _, done, _ in steps] == sorted({done for _, done, _ in steps})
@@ -122,7 +124,8 @@ def test_a_cut_connection_resumes_without_sending_a_byte_twice(server: Server, t
     url = server.url("/a", dated(70_000), dated(200_000), dated(None))
     final = tmp_path / "a.h5"
     early: list[bool] = []
-    fetch("vg150", tmp_path, files=one(url), retries=2, progress=lambda *_: early.append(final.exists()))
+    with transfers(lambda *_: early.append(final.exists())):
+        fetch("vg150", tmp_path, files=one(url), retries=2)
     assert not any(early)
     assert final.read_bytes() == H5
     condition = '"1"' if tag == '"1"' else date
@@ -149,8 +152,8 @@ def test_ctrl_c_leaves_the_part_and_no_final_file_and_the_next_call_resumes(serv
     def stop(name: str, done: int, total: int | None) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        fetch("vg150", tmp_path, files=files, progress=stop)
+    with pytest.raises(KeyboardInterrupt), transfers(stop):
+        fetch("vg150", tmp_path, files=files)
     assert leftovers(tmp_path) == {"a.h5.part", "a.h5.part.json"}
     have = (tmp_path / "a.h5.part").stat().st_size
     assert 0 < have < len(H5)

@@ -14,7 +14,7 @@ from model_cases import detections, model_of, photo
 from polyadic.experiments import photos
 from polyadic.experiments.photos import Item, Question, find_photos, match_detections, predict_photos
 from polyadic.model.relation_model import RelationModel
-from polyadic.progress import Interrupted, Stop
+from polyadic.progress import Interrupted, interruptible, request_stop
 from polyadic.ranking.relations import Answers, Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
@@ -198,13 +198,14 @@ def test_boxes_alone_are_enough_for_a_model_that_sees_no_pixels() -> None:
 
 
 def test_a_stop_is_heard_between_batches(tmp_path: Path) -> None:
-    stop, items = Stop(), items_of(tmp_path, (2,) * 5)
-    results = predict_photos(model_of("evidence"), items, Question(), 2, stop=stop)
-    assert next(results).name == items[0].name
-    stop.asked = True
-    assert next(results).name == items[1].name  # of the same batch
-    with pytest.raises(Interrupted):
-        next(results)
+    items = items_of(tmp_path, (2,) * 5)
+    results = predict_photos(model_of("evidence"), items, Question(), 2)
+    with interruptible():
+        assert next(results).name == items[0].name
+        request_stop()
+        assert next(results).name == items[1].name  # of the same batch
+        with pytest.raises(Interrupted):
+            next(results)
 
 
 def test_a_question_leaves_out_what_scores_low_and_asks_by_name() -> None:

@@ -10,19 +10,34 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from training_cases import ALL_STAGES, Crash, Ended, Place, ask, crash, finish, keeping, log_of, same, tiny
+from training_cases import (
+    ALL_STAGES,
+    Crash,
+    Ended,
+    Spy,
+    StopAfterStep,
+    crash,
+    finish,
+    keeping,
+    log_of,
+    same,
+    tiny,
+    watched,
+)
 
+from polyadic import progress
 from polyadic.config.schema import Config
-from polyadic.progress import Interrupted, Stop
+from polyadic.progress import Interrupted, interruptible, request_stop
 from polyadic.training import loop, train
 from polyadic.training import run as checkpoint
 
-PLACES = {  # what the watcher hears of a run of all stages, and where a run is stopped
+PLACES = {  # what a reporter hears of a run of all stages, and where a run is stopped
     "backbone 1/1, step 1",
     "end backbone 1/1",
     "validation, step 1",
@@ -60,7 +75,7 @@ def whole(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def at_place(whole: Ended, place: str) -> int:
     """The first time; "+2" is two moments later."""
     start, _, later = place.partition(" +")
-    return next(at for at, seen in enumerate(whole.watcher.seen) if seen.startswith(start)) + int(later or 0)
+    return next(at for at, seen in enumerate(whole.spy.seen) if seen.startswith(start)) + int(later or 0)
 
 
 def check(got: Ended, whole: Ended) -> None:
@@ -78,16 +93,13 @@ def test_the_run_has_all_the_places(whole: Ended) -> None:
 
 @pytest.mark.parametrize("place", sorted(PLACES))
 def test_stopped_and_resumed_is_never_stopped(whole: Ended, config: Config, tmp_path: Path, place: str) -> None:
-    stop, folder = Stop(), tmp_path / "run"
+    folder = tmp_path / "run"
     late = place == "say selection 2/2"  # the work is done: nothing is left to stop
     changed = config.change(**{"cache.folder": str(tmp_path / "own")}) if "features" in place else config
-    watcher = Place(at_place(whole, place), ask(stop))
-    if late:
-        train(changed, folder, watcher=watcher, stop=stop)
-    else:
-        with pytest.raises(Interrupted):
-            train(changed, folder, watcher=watcher, stop=stop)
-        assert len(watcher.seen) <= watcher.at + 8, "it stops soon"
+    spy = Spy(at_place(whole, place), request_stop)
+    with watched(spy), nullcontext() if late else pytest.raises(Interrupted):
+        train(changed, folder)
+    assert late or len(spy.seen) <= spy.at + 9, "it stops soon"
     check(finish(changed, folder, resume=True), whole)
 
 
@@ -96,8 +108,8 @@ def test_crashed_and_resumed_is_never_crashed(
     whole: Ended, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, minutes: int
 ) -> None:
     monkeypatch.setattr(loop, "MINUTES", minutes)  # 0: a checkpoint after each step
-    with pytest.raises(Crash):
-        train(config, tmp_path / "run", watcher=Place(at_place(whole, place), crash))
+    with pytest.raises(Crash), watched(Spy(at_place(whole, place), crash)):
+        train(config, tmp_path / "run")
     check(finish(config, tmp_path / "run", resume=True), whole)
 
 
@@ -105,34 +117,24 @@ def test_stopped_after_each_single_step(whole: Ended, config: Config, tmp_path: 
     folder, parts = tmp_path / "run", 0
     with keeping() as kept:
         while parts < 30:
-            stop = Stop()
-            watcher = _Stepping(stop)
             try:
-                model = train(config, folder, resume=parts > 0, watcher=watcher, stop=stop)
+                with watched(StopAfterStep()):
+                    model = train(config, folder, resume=parts > 0)
                 break
             except Interrupted:
                 parts += 1
     assert parts == 3 + 3 + 6 + 6
     assert set(kept.states) == {"backbone", "boxes", "triplets", "selection"}
-    check(Ended(folder, kept, watcher, model), whole)
-
-
-class _Stepping(Place):
-    def __init__(self, stop: Stop) -> None:
-        super().__init__()
-        self.stop = stop
-
-    def move(self, done: int, **numbers: float) -> None:
-        self.stop.asked = self.stop.asked or "loss" in numbers
+    check(Ended(folder, kept, Spy(), model), whole)
 
 
 def test_stopped_and_crashed_at_random_again_and_again(whole: Ended, config: Config, tmp_path: Path) -> None:
     chance, parts, folder = random.Random(5), 0, tmp_path / "run"
     while parts < 30:
-        stop = Stop()
-        act = chance.choice([ask(stop), crash])
+        act = chance.choice([request_stop, crash])
         try:
-            train(config, folder, resume=parts > 0, stop=stop, watcher=Place(chance.randrange(60), act))
+            with watched(Spy(chance.randrange(60), act)):
+                train(config, folder, resume=parts > 0)
             break
         except (Interrupted, Crash):
             parts += 1
@@ -145,18 +147,19 @@ SCRIPT = """
     import torch
     from pathlib import Path
     from polyadic.config import load_config
-    from polyadic.training import Interrupted, Silent, Stop, train
+    from polyadic.progress import Interrupted, Reporter, interruptible, reporting
+    from polyadic.training import train
 
-    class Tell(Silent):
+    class Lines(Reporter):
         def begin(self, text, total):
             self.text = text
         def move(self, done, **numbers):
             print(f"{self.text}, step {done}", flush=True)
 
     torch.set_num_threads(1)
-    with Stop().on_interrupt() as stop:
+    with interruptible(), reporting(Lines()):
         try:
-            train(load_config(sys.argv[1]), sys.argv[2], watcher=Tell(), stop=stop)
+            train(load_config(sys.argv[1]), sys.argv[2])
         except Interrupted:
             sys.exit(130)
 """
@@ -237,9 +240,8 @@ def test_a_finished_run_is_returned_as_it_is(whole: Ended, config: Config, monke
 
 
 def test_what_is_free_may_change_and_the_weights_stay(whole: Ended, config: Config, tmp_path: Path) -> None:
-    stop = Stop()
-    with pytest.raises(Interrupted):
-        train(config, tmp_path / "run", watcher=Place(at_place(whole, "triplets 1/2, step 2"), ask(stop)), stop=stop)
+    with pytest.raises(Interrupted), watched(Spy(at_place(whole, "triplets 1/2, step 2"), request_stop)):
+        train(config, tmp_path / "run")
     other = config.change(**{"cache.gigabytes": 0.0, "cache.folder": "", "device": "auto"})
     if torch.cuda.is_available() or torch.backends.mps.is_available():
         other = other.change(device="cpu")
@@ -248,9 +250,10 @@ def test_what_is_free_may_change_and_the_weights_stay(whole: Ended, config: Conf
 
 def test_a_second_ctrl_c_does_not_wait() -> None:
     before: Callable[..., Any] | int | None = signal.getsignal(signal.SIGINT)
-    with Stop().on_interrupt() as stop:
+    with interruptible():
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.asked
+        with pytest.raises(Interrupted):
+            progress.check()
         with pytest.raises(KeyboardInterrupt) as caught:
             os.kill(os.getpid(), signal.SIGINT)
         assert caught.type is KeyboardInterrupt

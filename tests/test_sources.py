@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from bad_server import H5, PAGE, Server, answer, error_of, leftovers, one, serve
+from bad_server import H5, PAGE, Server, answer, error_of, leftovers, one, serve, transfers
 
 from polyadic.datasets.download import Members
 from polyadic.datasets.fetch import FILES, RemoteFile, fetch
@@ -65,7 +65,8 @@ def archive_at(*urls: str) -> list[RemoteFile]:
 def test_an_archive_is_unpacked_to_its_places_and_removed(server: Server, tmp_path: Path, data: bytes) -> None:
     files = archive_at(server.url("/set.zip", serve(data)))
     steps: list[tuple[str, int, int | None]] = []
-    got = fetch("vrd", tmp_path, files=files, progress=lambda *step: steps.append(step))
+    with transfers(lambda *step: steps.append(step)):
+        got = fetch("vrd", tmp_path, files=files)
     assert got == [tmp_path / "pictures/train", tmp_path / "names.json"]
     assert leftovers(tmp_path) == UNPACKED | {".set.zip.unpacked"}
     assert (tmp_path / "pictures/train/2.jpg").read_bytes() == b"two" * 50_000
@@ -226,8 +227,8 @@ def test_ctrl_c_while_unpacking_leaves_no_half_folder(server: Server, tmp_path: 
             assert not (tmp_path / "pictures/train/1.jpg").exists()
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        fetch("vrd", tmp_path, files=files, progress=stop)
+    with pytest.raises(KeyboardInterrupt), transfers(stop):
+        fetch("vrd", tmp_path, files=files)
     assert leftovers(tmp_path) == {"pictures", "pictures/train", "set.zip"}
     server.asked.clear()
     fetch("vrd", tmp_path, files=files)
@@ -237,7 +238,8 @@ def test_ctrl_c_while_unpacking_leaves_no_half_folder(server: Server, tmp_path: 
 
 def test_two_fetches_into_one_root_do_not_meet(server: Server, tmp_path: Path) -> None:
     files, texts = one(server.url("/a", serve(H5))), []
-    fetch("vg150", tmp_path, files=files, progress=lambda *_: texts.append(error_of(tmp_path, files)))
+    with transfers(lambda *_: texts.append(error_of(tmp_path, files))):
+        fetch("vg150", tmp_path, files=files)
     assert f"VG150: another fetch is filling {tmp_path}; wait for it" in texts[0]
     assert (tmp_path / "a.h5").read_bytes() == H5
     assert len(server.asked) == 1
@@ -316,4 +318,4 @@ def test_it_imports_the_standard_library_and_nothing_heavy(module: str) -> None:
     plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     ours = {name for name in plain | named if name.split(".")[0] not in sys.stdlib_module_names}
-    assert ours <= {"polyadic.structures.vocabulary", "polyadic.datasets.download"}
+    assert ours <= {"polyadic", "polyadic.files", "polyadic.structures.vocabulary", "polyadic.datasets.download"}

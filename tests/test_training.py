@@ -13,14 +13,13 @@ import pytest
 import torch
 from model_cases import true_detections
 from torch import Tensor
-from training_cases import ALL_STAGES, STAGES, Ended, Place, detect, finish, log_of, same, tiny, write_detections
+from training_cases import ALL_STAGES, STAGES, Ended, Spy, detect, finish, log_of, same, tiny, write_detections
 
 from polyadic.config.schema import Config
 from polyadic.datasets.toy.world import World
 from polyadic.model.backbone import Backbone
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import Parts
-from polyadic.progress import Silent, Stop
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicWarning
@@ -108,9 +107,9 @@ def test_entries_that_break_during_a_run_change_nothing(first: Ended, tmp_path: 
             data[-3] ^= 1
             path.write_bytes(data)
 
-    at = next(i for i, seen in enumerate(first.watcher.seen) if seen == "begin triplets 1/2")
+    at = next(i for i, seen in enumerate(first.spy.seen) if seen == "begin triplets 1/2")
     with pytest.warns(PolyadicWarning, match="checksum"):
-        got = finish(tiny(), tmp_path / "run", watcher=Place(at, damage))
+        got = finish(tiny(), tmp_path / "run", spy=Spy(at, damage))
     assert same(got.result, first.result)
     sound = FeatureCache(tmp_path / "features", 10**9)
     keys = [path.stem for path in (tmp_path / "features").rglob("*.safetensors")]
@@ -153,7 +152,7 @@ def test_the_best_epoch_is_kept_and_later_stages_start_from_it(tmp_path: Path, m
 
 
 def a_trainer(config: Config, folder: Path) -> Trainer:
-    trainer = Trainer(config, folder / "run", Silent(), Stop())
+    trainer = Trainer(config, folder / "run")
     torch.manual_seed(3)
     trainer.model = RelationModel(config, trainer.data.vocabulary)
     return trainer
@@ -351,7 +350,7 @@ def test_with_nothing_held_out_all_training_images_are_learned_from_and_the_last
     assert {scene.name for scene in (*less.fit, *less.validation)} == {scene.name for scene in train}
 
     run = finish(config, tmp_path / "run")
-    assert "say triplets 2/2: nothing is held out, so the last epoch is kept" in run.watcher.seen
+    assert "say triplets 2/2: nothing is held out, so the last epoch is kept" in run.spy.seen
     for stage, modules in (("triplets", ("features", "head")), ("selection", ("selector",))):
         last, before = (run.kept.epochs[stage, epoch]["modules"] for epoch in (2, 1))
         for name in modules:

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_cases import Ended, Place, ask, detect, finish, log_of, same, tiny, write_detections
+from training_cases import Ended, Spy, detect, finish, log_of, same, tiny, watched, write_detections
 
 from polyadic.config.schema import Config
 from polyadic.datasets.toy.world import World, write
 from polyadic.model.relation_model import RelationModel
-from polyadic.progress import Interrupted, Stop
+from polyadic.progress import Interrupted, interruptible, request_stop
 from polyadic.structures.scenes import Dataset
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import examples as data
@@ -44,9 +44,8 @@ def refused(match: str, config: Config, folder: Path, **more: Any) -> None:
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
     """A run that stands in the second epoch of its first stage."""
-    stop = Stop()
-    with pytest.raises(Interrupted):
-        train(EVIDENCE, tmp_path / "run", watcher=_at("triplets 2/2, step 1", ask(stop)), stop=stop)
+    with pytest.raises(Interrupted), watched(_at("triplets 2/2, step 1", request_stop)):
+        train(EVIDENCE, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -55,7 +54,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return finish(EVIDENCE, tmp_path_factory.mktemp("whole") / "run")
 
 
-class _at(Place):  # noqa: N801
+class _at(Spy):  # noqa: N801
     """Acts at the first moment of this name."""
 
     def __init__(self, place: str, act: Callable[[], None]) -> None:
@@ -183,10 +182,9 @@ def test_resuming_with_other_proposals_is_refused_wherever_the_file_is(tmp_path:
     one, copy = (str(write_detections(tmp_path / name, found)) for name in ("one.jsonl", "copy.jsonl"))
     surer = [replace(each, scores=np.sqrt(each.scores)) for each in found]
     other = str(write_detections(tmp_path / "other.jsonl", surer))
-    config, stop = EVIDENCE.change(**{"proposals.epochs": 1}), Stop()
-    watcher = _at("proposals 1/1, step 1", ask(stop))
-    with pytest.raises(Interrupted):
-        train(config.change(**{key: one}), tmp_path / "run", watcher=watcher, stop=stop)
+    config = EVIDENCE.change(**{"proposals.epochs": 1})
+    with pytest.raises(Interrupted), watched(_at("proposals 1/1, step 1", request_stop)):
+        train(config.change(**{key: one}), tmp_path / "run")
     refused("other data", config.change(**{key: other}), tmp_path / "run", resume=True)
     moved = finish(config.change(**{key: copy}), tmp_path / "run", resume=True)
     assert same(moved.model.state_dict(), finish(config.change(**{key: one}), tmp_path / "again").model.state_dict())
@@ -255,8 +253,9 @@ def test_a_full_disk_during_the_log_is_one_line(stopped: Path, whole: Ended, mon
 
 @pytest.mark.parametrize("crops", [0, 32])
 def test_the_announced_size_of_features_is_what_they_take(tmp_path: Path, crops: int) -> None:
-    said = Place()
-    train(tiny(**{"pixels.crops": crops, "selection.epochs": 0}), tmp_path / "run", watcher=said)
+    said = Spy()
+    with watched(said):
+        train(tiny(**{"pixels.crops": crops, "selection.epochs": 0}), tmp_path / "run")
     held = [load_file(path) for path in (tmp_path / "features").rglob("*.safetensors")]
     numbers = sum(x.numel() for each in held for x in each.values())
     assert all(x.dtype == torch.float16 for each in held for x in each.values())
@@ -321,7 +320,7 @@ def test_missing_pictures_are_refused_or_left_out_and_the_prior_counts_them_all(
     run = finish(config.change(**{"data.pictures": "present"}), tmp_path / "run")
     alone = finish(config.change(sources=("evidence",)), tmp_path / "alone")
     assert torch.equal(run.model.prior.counts, alone.model.prior.counts)
-    assert sum("features, step" in seen for seen in run.watcher.seen) < 24
+    assert sum("features, step" in seen for seen in run.spy.seen) < 24
 
 
 def _few_boxes(file: dict[str, Any]) -> None:
@@ -383,8 +382,8 @@ def test_without_held_out_relations_the_last_epoch_is_kept(tmp_path: Path, held_
         last = run.kept.epochs[stage, 2]["modules"][module]
         assert same(last, getattr(run.model, module).state_dict()), stage
         assert not same(last, run.kept.epochs[stage, 1]["modules"][module])
-    assert any("nothing is held out" in seen for seen in run.watcher.seen)
-    assert re.search(r"triplets 2/2: nothing", " ".join(run.watcher.seen))
+    assert any("nothing is held out" in seen for seen in run.spy.seen)
+    assert re.search(r"triplets 2/2: nothing", " ".join(run.spy.seen))
     assert np.isfinite(run.model.prior.counts.double().numpy()).all()
 
 
@@ -404,27 +403,27 @@ def test_a_second_process_is_kept_out_of_a_run(tmp_path: Path) -> None:
 def test_ctrl_c_waits_until_a_checkpoint_is_written() -> None:
     import signal
 
-    from polyadic.progress import Stop, undisturbed
+    from polyadic.progress import check, undisturbed
 
-    stop, asked = Stop(), []
-    with stop.on_interrupt():
+    with interruptible():
         with undisturbed():
             signal.raise_signal(signal.SIGINT)
-            asked.append(stop.asked)
-        asked.append(stop.asked)
+            check()  # not yet
+        with pytest.raises(Interrupted):
+            check()
         with pytest.raises(KeyboardInterrupt), undisturbed():
             signal.raise_signal(signal.SIGINT)
-    assert asked == [False, True]
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_a_system_that_asks_to_end_is_heard_as_ctrl_c_is(name: str) -> None:
     import signal
 
-    from polyadic.progress import Stop
+    from polyadic.progress import check
 
-    stop, before = Stop(), signal.getsignal(getattr(signal, name))
-    with stop.on_interrupt():
+    before = signal.getsignal(getattr(signal, name))
+    with interruptible():
         signal.raise_signal(getattr(signal, name))
-    assert stop.asked
+        with pytest.raises(Interrupted):
+            check()
     assert signal.getsignal(getattr(signal, name)) == before

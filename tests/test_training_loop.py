@@ -14,7 +14,6 @@ from torch.utils.data import Dataset
 from training_cases import finish, log_of, same, tiny
 
 from polyadic.config.schema import Stage
-from polyadic.progress import Silent, Stop
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import loop
 from polyadic.training.loading import load_batches
@@ -102,8 +101,6 @@ def run(folder: Path, loss: Any, stage: Stage, precision: torch.dtype = torch.fl
         precision,
         0,
         record,
-        Silent(),
-        Stop(),
         lambda numbers: kept.append("best"),
         lambda position, held: kept.append(f"epoch {position.epoch}"),
     )
@@ -240,9 +237,7 @@ def test_of_equal_scores_the_smaller_loss_is_the_better(tmp_path: Path) -> None:
         "score",
     )
     record = Record(tmp_path, position)
-    runner = loop.Runner(
-        0, torch.device("cpu"), torch.float32, 0, record, Silent(), Stop(), kept.append, lambda at, held: None
-    )
+    runner = loop.Runner(0, torch.device("cpu"), torch.float32, 0, record, kept.append, lambda at, held: None)
     runner.run(task, position, None)
     record.close()
     assert [each["loss"] for each in kept] == [3.0, 2.0]

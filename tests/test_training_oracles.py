@@ -31,7 +31,6 @@ from polyadic.experiments.runs import open_run
 from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import Reduction
 from polyadic.model.relation_model import RelationModel
-from polyadic.progress import Silent, Stop
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.training import stages
@@ -97,7 +96,7 @@ def frame_of(scene: Scene) -> tuple[float, float]:
 
 
 def a_trainer(config: Config, folder: Path) -> Any:
-    trainer = Trainer(config, folder / "run", Silent(), Stop())
+    trainer = Trainer(config, folder / "run")
     torch.manual_seed(3)
     trainer.model = RelationModel(config, trainer.data.vocabulary)
     return trainer

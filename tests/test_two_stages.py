@@ -16,7 +16,7 @@ import torch
 from model_cases import model_of
 from model_cases import same as same_relations
 from tiny_runs import Command
-from training_cases import Place, ask, same, tiny
+from training_cases import Spy, same, tiny, watched
 
 from polyadic.config.detector import DETECTOR_PRESETS
 from polyadic.config.presets import PRESETS
@@ -32,7 +32,7 @@ from polyadic.experiments.runs import open_run
 from polyadic.experiments.table1 import COLUMNS, PAPER, table1
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
-from polyadic.progress import Interrupted, Stop
+from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
@@ -96,15 +96,17 @@ def test_an_interrupted_search_for_boxes_goes_on_to_the_same_weights(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proposing, "IMAGES", 8)
-    stop, config = Stop(), config_of(root / "detector")
-    look = Place()
-    train(config, tmp_path / "whole", watcher=look)
+    config = config_of(root / "detector")
+    look = Spy()
+    with watched(look):
+        train(config, tmp_path / "whole")
     at = next(n for n, seen in enumerate(look.seen) if seen.startswith("boxes 9 to 16 of 24, step"))
-    with pytest.raises(Interrupted):
-        train(config, tmp_path / "run", watcher=Place(at, ask(stop)), stop=stop)
+    with pytest.raises(Interrupted), watched(Spy(at, request_stop)):
+        train(config, tmp_path / "run")
     assert len(list((tmp_path / "run" / "detected").iterdir())) >= 1
-    again = Place()
-    train(config, tmp_path / "run", resume=True, watcher=again)
+    again = Spy()
+    with watched(again):
+        train(config, tmp_path / "run", resume=True)
     assert not any(seen.startswith("begin boxes 1 to 8") for seen in again.seen)
     here, there = (RelationModel.load(tmp_path / name).state_dict() for name in ("whole", "run"))
     assert same(here, there)

@@ -18,7 +18,7 @@ from torch import Tensor
 from polyadic.config.schema import Cache, Config, Data, Evidence, Geometry, Head, Pixels, Selection, Stage, World
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.io.records import write_jsonl
-from polyadic.progress import Stop, Watcher
+from polyadic.progress import Reporter, interruptible, reporting, request_stop
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
@@ -58,8 +58,8 @@ def tiny(**changes: Any) -> Config:
     return config.change(**changes)
 
 
-class Place:
-    """A watcher that does something at the n-th thing it sees."""
+class Spy(Reporter):
+    """Record progress events; at the n-th of them, do something."""
 
     def __init__(self, at: int = -1, act: Callable[[], None] = lambda: None) -> None:
         self.at, self.act, self.text = at, act, ""
@@ -73,7 +73,7 @@ class Place:
     def say(self, line: str) -> None:
         self._see(f"say {line}")
 
-    def begin(self, text: str, total: int) -> None:
+    def begin(self, text: str, total: int | None) -> None:
         self.text = text
         self._see(f"begin {text}")
 
@@ -92,11 +92,19 @@ def crash() -> NoReturn:
     raise Crash
 
 
-def ask(stop: Stop) -> Callable[[], None]:
-    def act() -> None:
-        stop.asked = True
+class StopAfterStep(Spy):
+    """Request a stop after the first training step."""
 
-    return act
+    def move(self, done: int, **numbers: float) -> None:
+        if "loss" in numbers:
+            request_stop()
+
+
+@contextmanager
+def watched(reporter: Reporter) -> Iterator[None]:
+    """Send progress to the reporter, which may stop the job with `request_stop`."""
+    with interruptible(), reporting(reporter):
+        yield
 
 
 @dataclass
@@ -131,7 +139,7 @@ class Ended:
 
     folder: Path
     kept: Kept
-    watcher: Any
+    spy: Spy
     model: Any
 
     @property
@@ -140,11 +148,11 @@ class Ended:
         return {"model": self.model.state_dict(), **self.kept.states}
 
 
-def finish(config: Config, folder: Path, *, resume: bool = False, watcher: Watcher | None = None) -> Ended:
-    watcher = watcher or Place()
-    with keeping() as kept:
-        model = train(config, folder, resume=resume, watcher=watcher)
-    return Ended(folder, kept, watcher, model)
+def finish(config: Config, folder: Path, *, resume: bool = False, spy: Spy | None = None) -> Ended:
+    spy = spy or Spy()
+    with keeping() as kept, watched(spy):
+        model = train(config, folder, resume=resume)
+    return Ended(folder, kept, spy, model)
 
 
 def same(a: Any, b: Any) -> bool:

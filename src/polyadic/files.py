@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-from contextlib import suppress
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,30 +22,36 @@ if TYPE_CHECKING:
 WEIGHTS = "model.safetensors"
 
 
-def write_text(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    half = path.with_name(f".{path.name}.{os.getpid()}.part")
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` to write to; it gets its name at the end, and is removed on an error.
+
+    Readers and a crash see the old file or the new one, never a part of it.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
-        half.write_text(text, encoding="utf-8")
-        os.replace(half, path)
+        yield part
+        mask = os.umask(0)
+        os.umask(mask)
+        part.chmod(0o666 & ~mask)  # safetensors creates files for their owner only
+        os.replace(part, path)
     finally:
         with suppress(OSError):
-            half.unlink()
+            part.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text atomically."""
+    with atomic_write(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def write_weights(folder: Path, weights: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """The file `WEIGHTS` of a folder, whole or not at all."""
+    """Write the file `WEIGHTS` of a folder atomically."""
     from safetensors.torch import save_file
 
-    tensors = {name: x.detach().cpu().contiguous() for name, x in weights.items()}
-    half = folder / f".{WEIGHTS}.{os.getpid()}.part"
-    try:
-        save_file(tensors, half, metadata)
-        readable(half)
-        os.replace(half, folder / WEIGHTS)
-    finally:
-        with suppress(OSError):
-            half.unlink()
+    with atomic_write(folder / WEIGHTS) as part:
+        save_file({name: x.detach().cpu().contiguous() for name, x in weights.items()}, part, metadata)
 
 
 def write_about(folder: Path, config: dict[str, Any], vocabulary: Vocabulary) -> None:
@@ -137,13 +145,6 @@ def versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def readable(path: Path) -> None:
-    """As other files are: safetensors makes files for their owner alone."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
 
 
 LARGEST = 1e18  # no pixel, score or size is larger; a whole number beyond float64 would not even convert

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from polyadic.cp import CPTensor, require_tensor
+from polyadic.files import atomic_write
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 _FORMAT = "polyadic.TripletPrior/1"
@@ -167,18 +166,11 @@ class TripletPrior:
             "smoothing": json.dumps(self.smoothing),
             "vocabulary": self.vocabulary.to_json() if self.vocabulary else "",
         }
-        half = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            save_file({"keys": self.keys.contiguous(), "counts": self.counts.contiguous()}, half, metadata)
-            mask = os.umask(0)
-            os.umask(mask)
-            half.chmod(0o666 & ~mask)  # safetensors makes files for their owner alone
-            os.replace(half, path)
+            with atomic_write(path) as part:
+                save_file({"keys": self.keys.contiguous(), "counts": self.counts.contiguous()}, part, metadata)
         except (OSError, SafetensorError) as error:
             raise PolyadicError(f"TripletPrior: cannot write {path}: {error}") from error
-        finally:
-            with suppress(OSError):
-                half.unlink()
 
     @classmethod
     def load(cls, path: str | Path, vocabulary: Vocabulary | None = None) -> TripletPrior:

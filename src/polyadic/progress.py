@@ -1,101 +1,215 @@
-"""What a long job tells while it runs, and how it is asked to stop."""
+"""Show the progress of long jobs, and stop them cleanly at Ctrl-C.
+
+Library code reports by `say` and `track` and may be stopped wherever it calls `check`. Nothing is shown outside
+`showing`, and Ctrl-C is an ordinary KeyboardInterrupt outside `interruptible`: the command line enters both.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager, suppress
-from typing import Protocol, runtime_checkable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TypeVar
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
-@runtime_checkable
-class Watcher(Protocol):
-    """Somebody who looks on: a progress bar, a log, a test."""
-
-    def say(self, line: str) -> None:
-        """One line for people."""
-
-    def begin(self, text: str, total: int) -> None:
-        """A piece of work of `total` steps starts."""
-
-    def move(self, done: int, **numbers: float) -> None:
-        """So many steps are done; numbers of the moment, such as the loss."""
-
-    def end(self) -> None:
-        """The piece of work is over."""
-
-
-class Silent:
-    """Looks away."""
-
-    def say(self, line: str) -> None:
-        pass
-
-    def begin(self, text: str, total: int) -> None:
-        pass
-
-    def move(self, done: int, **numbers: float) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
+T = TypeVar("T")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Stopped by Ctrl-C at a place where nothing is lost."""
+    """A stop was requested, and the job ended at a place where no work is lost."""
 
 
-class Stop:
-    """Becomes true at Ctrl-C, or when the system asks to end; the work looks at it between two steps."""
+class Reporter:
+    """Receive progress events. This one ignores them; others show them."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    busy = False  # a task is shown: tasks inside it are not
 
-    def check(self) -> None:
-        if self.asked:
-            raise Interrupted
+    def say(self, line: str) -> None:
+        """Show one line that stays."""
 
-    @contextmanager
-    def on_interrupt(self) -> Iterator[Stop]:
-        """The first Ctrl-C asks, as do SIGTERM and a closed terminal; a second one does not wait."""
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
+    def begin(self, text: str, total: int | None) -> None:
+        """Start a task of `total` steps."""
 
-        def ask(number: int, frame: object) -> None:
-            if self.asked:
-                raise KeyboardInterrupt
-            self.asked = True
-            with suppress(OSError):
-                print("stopping after this step ...", file=sys.stderr, flush=True)
+    def move(self, done: int, **numbers: float) -> None:
+        """Update the task: steps done, and current values such as the loss."""
 
-        asking = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-        before = {number: signal.signal(number, ask) for number in asking}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def end(self) -> None:
+        """Finish the task."""
+
+    def transfer(self, name: str, done: int, total: int | None) -> None:
+        """Update one of several downloads, in bytes."""
+
+
+_SILENT = Reporter()
+_reporter: ContextVar[Reporter] = ContextVar("reporter", default=_SILENT)
+_stop = threading.Event()
+
+
+def say(line: str) -> None:
+    """Show one line."""
+    _reporter.get().say(line)
+
+
+def transfer(name: str, done: int, total: int | None) -> None:
+    """Report the bytes of a file that is being downloaded or unpacked."""
+    _reporter.get().transfer(name, done, total)
+
+
+@contextmanager
+def task(text: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """Show a task; call the yielded function with the steps done and, as keywords, current values."""
+    reporter = _reporter.get()
+    if reporter.busy:
+        yield _SILENT.move
+        return
+    reporter.busy = True
+    reporter.begin(text, total)
+    try:
+        yield reporter.move
+    finally:
+        reporter.busy = False
+        reporter.end()
+
+
+def track(items: Iterable[T], text: str, total: int | None = None) -> Iterator[T]:
+    """Yield the items, show how many are done, and stop between two of them when asked to."""
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    with task(text, total) as move:
+        for done, item in enumerate(items, 1):
+            check()
+            yield item
+            move(done)
+
+
+@contextmanager
+def reporting(reporter: Reporter) -> Iterator[None]:
+    """Send progress events to this reporter."""
+    token = _reporter.set(reporter)
+    try:
+        yield
+    finally:
+        _reporter.reset(token)
+
+
+@contextmanager
+def showing() -> Iterator[None]:
+    """Show progress on stderr: a bar on a terminal, lines only elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with reporting(_Lines(console)):
+            yield
+        return
+    columns = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[numbers]}")
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bars, reporting(_Bars(bars)):
+        yield
+
+
+class _Lines(Reporter):
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.files: set[str] = set()
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def transfer(self, name: str, done: int, total: int | None) -> None:
+        if name not in self.files:
+            self.files.add(name)
+            self.say(name)
+
+
+class _Bars(_Lines):
+    """One bar for the task under way, and one per file that is transferred."""
+
+    def __init__(self, bars: Progress) -> None:
+        super().__init__(bars.console)
+        self.bars = bars
+        self.task: TaskID | None = None
+        self.total: int | None = None
+        self.transfers: dict[str, TaskID] = {}
+
+    def begin(self, text: str, total: int | None) -> None:
+        self.task, self.total = self.bars.add_task(text, total=total, numbers=""), total
+
+    def move(self, done: int, **numbers: float) -> None:
+        if self.task is not None:
+            count = f"{done}/{'?' if self.total is None else self.total}"
+            values = (f"{name} {value:.4g}" for name, value in numbers.items())
+            self.bars.update(self.task, completed=done, numbers="  ".join([count, *values]))
+
+    def end(self) -> None:
+        if self.task is not None:
+            self.bars.remove_task(self.task)
+            self.task = None
+
+    def transfer(self, name: str, done: int, total: int | None) -> None:
+        if name not in self.transfers:
+            self.transfers[name] = self.bars.add_task(name, total=total, numbers="")
+        size = f"{done / 1e6:,.1f} MB" if total is None else f"{done / 1e6:,.1f}/{total / 1e6:,.1f} MB"
+        self.bars.update(self.transfers[name], completed=done, total=total, numbers=size)
+
+
+def check() -> None:
+    """Raise `Interrupted` if a stop was requested."""
+    if _stop.is_set():
+        raise Interrupted
+
+
+def request_stop() -> None:
+    """Ask the running job to stop at its next `check`."""
+    _stop.set()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn the first Ctrl-C, SIGTERM or closed terminal into a requested stop; a second one does not wait."""
+
+    def on_signal(number: int, frame: object) -> None:
+        if _stop.is_set():
+            raise KeyboardInterrupt
+        request_stop()
+        with suppress(OSError):
+            print("stopping after this step ...", file=sys.stderr, flush=True)
+
+    main = threading.current_thread() is threading.main_thread()  # only there may handlers be set
+    names = ("SIGINT", "SIGTERM", "SIGHUP") if main else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    handlers = {number: signal.signal(number, on_signal) for number in numbers}
+    _stop.clear()
+    try:
+        yield
+    finally:
+        _stop.clear()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C waits until the file that is being written in here is whole."""
+    """Delay Ctrl-C until the block is done, e.g. until a file is complete."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+    caught = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if asked:
+        signal.signal(signal.SIGINT, handler)
+        if caught:
             signal.raise_signal(signal.SIGINT)
 
 
 def ignore_interrupt(worker: int) -> None:
-    """For worker processes: Ctrl-C reaches them as well, but the main process decides."""
+    """Initialise a worker process: Ctrl-C reaches it too, but the main process decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

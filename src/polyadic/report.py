@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
-from rich.text import Text
 
 from polyadic.datasets.check import Check
 from polyadic.evaluation.compare import Comparison, without_k
@@ -32,7 +18,6 @@ from polyadic.evaluation.protocol import Protocol
 if TYPE_CHECKING:  # both load torch
     from polyadic.experiments.ablation import Ablation
     from polyadic.experiments.boxes_table import BoxesTable
-    from polyadic.progress import Watcher
 
 _FEW = 5
 
@@ -41,110 +26,6 @@ def _console() -> Console:
     """Standard output, wide enough for our tables: a narrow terminal folds lines. Names are no markup."""
     width = max(Console().width, 120)
     return Console(soft_wrap=True, width=width, markup=False, highlight=False, emoji=False)
-
-
-@contextmanager
-def progress(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, gone when it is done; nothing where stderr is not a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done, total: None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextmanager
-def downloads() -> Iterator[Callable[[str, int, int | None], None]]:
-    """One bar per file that is being fetched; one line per file where stderr is not a terminal."""
-    console = Console(stderr=True)
-    tasks: dict[str, TaskID] = {}
-    if not console.is_terminal:
-
-        def tell(name: str, done: int, total: int | None) -> None:
-            if name not in tasks:
-                tasks[name] = TaskID(len(tasks))
-                console.print(name, markup=False, highlight=False)
-
-        yield tell
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-
-        def move(name: str, done: int, total: int | None) -> None:
-            if name not in tasks:
-                tasks[name] = bar.add_task(name, total=total)
-            bar.update(tasks[name], completed=done, total=total)
-
-        yield move
-
-
-class _Lines:
-    """A watcher for where stderr is no terminal: what is said, and no bars."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-
-    def say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def begin(self, text: str, total: int) -> None:
-        pass
-
-    def move(self, done: int, **numbers: float) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-
-class _Bar(_Lines):
-    """One bar, of the piece of work that is under way."""
-
-    def __init__(self, bar: Progress) -> None:
-        super().__init__(bar.console)
-        self.bar = bar
-        self.task: TaskID | None = None
-
-    def begin(self, text: str, total: int) -> None:
-        self.end()  # of one that was given up
-        self.task = self.bar.add_task(text, total=total, numbers="")
-
-    def move(self, done: int, **numbers: float) -> None:
-        if self.task is not None:
-            shown = "  ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-            self.bar.update(self.task, completed=done, numbers=shown)
-
-    def end(self) -> None:
-        if self.task is not None:
-            self.bar.remove_task(self.task)
-            self.task = None
-
-
-class _Speed(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:.1f}/s")
-
-
-@contextmanager
-def watching() -> Iterator[Watcher]:
-    """For long jobs, on stderr: a bar with the numbers of the moment, speed and time left, and lines that stay."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines(console)
-        return
-    numbers = TextColumn("{task.fields[numbers]}")
-    columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), numbers, _Speed()
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        yield _Bar(bar)
 
 
 def check_table(name: str, check: Check, everything: bool) -> None:

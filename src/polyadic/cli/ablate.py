@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from polyadic.cli.flags import split_words, with_fields
-from polyadic.cli.train import DataRoot, Words, stopped
+from polyadic.cli.train import DataRoot, Words, long_job
 from polyadic.structures.vocabulary import PolyadicError
 
 OWN = ("data", "out", "ranks", "seeds", "csv", "help")
@@ -37,17 +37,13 @@ def command(
     from polyadic.experiments.ablation import RANKS, ablate
     from polyadic.experiments.ablation_scores import MODEL
     from polyadic.experiments.table4 import check_file, write
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import ablation_table, watching
+    from polyadic.report import ablation_table
 
     path = (csv or out / "ablation.csv").expanduser()
     numbers = range(config.seed, config.seed + seeds)
     check_file(path, {(MODEL, str(rank), str(seed)) for rank in ranks or RANKS for seed in numbers})
-    with watching() as watcher, Stop().on_interrupt() as stop:
-        try:
-            found = ablate(config, out, ranks or RANKS, seeds, watcher, stop)
-        except Interrupted:
-            stopped("the same command again")
+    with long_job("the same command again"):
+        found = ablate(config, out, ranks or RANKS, seeds)
     files = write(found, path)
     ablation_table(found)
     typer.echo(f"rows: {files[0]}; config and versions: {files[1]}; runs: {out}")

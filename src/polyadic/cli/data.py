@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from polyadic import progress
 from polyadic.structures.vocabulary import PolyadicError
 
 app = typer.Typer(help="Get, check, count and convert datasets.", no_args_is_help=True, rich_markup_mode=None)
@@ -36,7 +37,7 @@ def check(
     """Say what is wrong in a dataset, where, and how many; exit code 1 if anything is."""
     from polyadic.datasets import folder_of, format_of
     from polyadic.datasets.check import check_split, report_shared_images
-    from polyadic.report import check_table, progress
+    from polyadic.report import check_table
 
     kind, folder = format_of(name), folder_of(name, root)
     on_disk = ["train", "test", *(["validation"] if kind.has_validation(folder) else [])]
@@ -46,8 +47,8 @@ def check(
             raise PolyadicError(f"no split is called {part!r} on disk; known: {', '.join(on_disk)}")
     found = []
     for part in splits:
-        with progress(f"{name} {part}") as move:
-            found.append(check_split(kind.read, folder, part, move))
+        with progress.showing():
+            found.append(check_split(kind.read, folder, part))
     report_shared_images(found)
     if as_json:
         typer.echo(json.dumps({"dataset": name, "splits": [each.to_json() for each in found]}))
@@ -109,10 +110,9 @@ def fetch(
 ) -> None:
     """Download a dataset: mirrors in turn, resumed after an interruption, checked before it gets its name."""
     from polyadic.datasets.fetch import fetch as run
-    from polyadic.report import downloads
 
-    with downloads() as move:
-        paths = run(name, root, timeout=timeout, progress=move)
+    with progress.showing():
+        paths = run(name, root, timeout=timeout)
     for path in paths:
         typer.echo(str(path))
     if not paths:
@@ -128,11 +128,10 @@ def draw(
 ) -> None:
     """Write the drawn world (toy) to disk as own data: PNG pictures, COCO + rel_annotations."""
     from polyadic.datasets.toy.world import World, write
-    from polyadic.report import progress
 
     world = World(train, test, seed)
-    with progress("drawing") as move:
-        paths = write(world, out, move)
+    with progress.showing():
+        paths = write(world, out)
     for path in paths:
         typer.echo(str(path))
     typer.echo(f"{train + test:,} pictures in {out / 'images'}; read them as the dataset coco", err=True)

@@ -13,11 +13,10 @@ def command(
     out: Annotated[Path, typer.Option("--out", help="A folder for runs and pictures.")] = Path("demo"),
 ) -> None:
     """Draw a world, train on it, score it as in the paper's Table 4, and draw what was found: some minutes."""
-    from polyadic.cli.train import stopped
+    from polyadic.cli.train import long_job
     from polyadic.experiments import demo
     from polyadic.experiments.table4 import write
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import ablation_table, watching
+    from polyadic.report import ablation_table
 
     start = time.monotonic()
     typer.echo(
@@ -27,12 +26,9 @@ def command(
     )
     if (out / "ablation.csv").exists():
         typer.echo(f"{out} is there already: what is trained in it is kept. Remove the folder to begin anew.\n")
-    with watching() as watcher, Stop().on_interrupt() as stop:
-        try:
-            found = demo.demo(out, watcher, stop)
-            pictures = demo.draw_pictures(out / f"rank-{demo.RANKS[-1]}-seed-0", out / "pictures", watcher, stop)
-        except Interrupted:
-            stopped("the same command again")
+    with long_job("the same command again"):
+        found = demo.demo(out)
+        pictures = demo.draw_pictures(out / f"rank-{demo.RANKS[-1]}-seed-0", out / "pictures")
     files = write(found, out / "ablation.csv")
     typer.echo("")
     ablation_table(found)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from polyadic.cli.flags import ANY, split_words, with_fields
-from polyadic.cli.train import DataRoot, aside, stopped
+from polyadic.cli.train import DataRoot, aside, long_job
 from polyadic.structures.vocabulary import PolyadicError
 
 app = typer.Typer(
@@ -68,16 +68,11 @@ def train(
         config = config.change(**{"data.root": str(Path(root).expanduser().resolve())})
 
     from polyadic.experiments.runs import best_of
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import watching
     from polyadic.training.detector import train_detector
 
     start = time.monotonic()
-    with aside(out.expanduser(), overwrite), watching() as watcher, Stop().on_interrupt() as stop:
-        try:
-            train_detector(config, out, resume=resume, watcher=watcher, stop=stop)
-        except Interrupted:
-            stopped(f"polyadic detect train --resume --out {out}")
+    with aside(out.expanduser(), overwrite), long_job(f"polyadic detect train --resume --out {out}"):
+        train_detector(config, out, resume=resume)
     best = best_of(out.expanduser())
     numbers = ", ".join(f"{name} {value:.2f}" for name, value in best["held_out"].items())
     typer.echo(f"detector: {out / 'model'}, the best of epoch {best['epoch']}: held-out {numbers or 'nothing'}")
@@ -98,14 +93,9 @@ def run(
 ) -> None:
     """Write the boxes of all images of a split, and tell how good they are."""
     from polyadic.experiments.proposals import MOST, detect_split
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import watching
 
-    with watching() as watcher, Stop().on_interrupt() as stop:
-        try:
-            found = detect_split(folder, split, out, watcher, stop, dataset, data, batch, resume, overwrite)
-        except Interrupted:
-            stopped(f"polyadic detect run {folder} --split {split} --out {out} --resume")
+    with long_job(f"polyadic detect run {folder} --split {split} --out {out} --resume"):
+        found = detect_split(folder, split, out, dataset, data, batch, resume, overwrite)
     typer.echo(f"{found.path}: {found.images:,} images, {found.boxes / max(found.images, 1):.1f} boxes per image")
     if found.precision:
         where = f" of the first {MOST:,} images" if found.images > MOST else ""

@@ -237,23 +237,23 @@ def _free_k(base: Protocol, dataset: str, root: Path | None, split: str, file: P
 
 def _stream(path: Path, data: Dataset) -> Iterator[Relations]:
     """A file's predictions with a progress bar; an image outside the split is named with its file."""
+    from polyadic import progress
     from polyadic.io.records import read_predictions
-    from polyadic.report import progress
     from polyadic.structures.vocabulary import PolyadicError
 
     names = [scene.name for scene in data]
     known = set(names)
     number = 0
-    with progress(path.name) as move:
-        for number, each in enumerate(read_predictions(path, data.vocabulary, names), 1):
+    records = read_predictions(path, data.vocabulary, names)
+    with progress.showing():
+        for number, each in enumerate(progress.track(records, path.name, len(known)), 1):
             if each.image not in known:
                 split = f"the {len(known):,} of {data.name} {data.split}"
                 hint = _alike(each.image, names)
                 raise PolyadicError(f"{path.name}, record {number}: image {each.image!r} is none of {split}{hint}")
-            move(number, len(known))
             yield each
-        if number == 0:
-            raise PolyadicError(f"{path.name}: no predictions in the file")
+    if number == 0:
+        raise PolyadicError(f"{path.name}: no predictions in the file")
 
 
 def _alike(name: str, names: list[str]) -> str:

@@ -31,12 +31,11 @@ def scores_of(
     misses: bool,
 ) -> RunScores:
     """Open the run, predict, score; with a bar, and stopped by Ctrl-C between two images."""
+    from polyadic import progress
     from polyadic.evaluation.compare import PREDICTIONS
     from polyadic.experiments.evaluating import detections_of, evaluate_run
     from polyadic.experiments.runs import open_run
     from polyadic.model.scoring import Parts
-    from polyadic.progress import Stop
-    from polyadic.report import watching
 
     for word in without:
         if word not in PARTS:
@@ -46,8 +45,8 @@ def scores_of(
     run = open_run(folder, split, dataset, root)
     boxes = None if detections is None else detections_of(detections, run)
     parts = Parts(**{name: name not in without for name in PARTS})
-    with watching() as watcher, Stop().on_interrupt() as stop:
-        found = evaluate_run(run, protocols, ks, boxes, parts, bootstrap, save, misses, watcher, stop)
+    with progress.showing(), progress.interruptible():
+        found = evaluate_run(run, protocols, ks, boxes, parts, bootstrap, save, misses)
     if not without:
         return found
     mine = f"{PREDICTIONS} without {', '.join(sorted(set(without), key=PARTS.index))}"

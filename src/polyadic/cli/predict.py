@@ -72,12 +72,11 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="JSON Lines on standard output instead of text.")] = False,
 ) -> None:
     """Who does what to whom in photos. Boxes come from the run's own detector, another one, or a file."""
+    from polyadic import progress
     from polyadic.cli.choosing import choose_photos, fingerprint, load_model, part, set_detector
     from polyadic.experiments.photo_log import PhotoLog, draw, picture_targets
     from polyadic.experiments.photos import Question, predict_photos
     from polyadic.pretrained import synonyms, table_file
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import watching
 
     if detector is not None and detections is not None:
         raise PolyadicError("--detector finds boxes and --detections has them: give one of them")
@@ -125,12 +124,12 @@ def command(
     if ready:
         typer.echo(f"{len(ready):,} photos are in {out} already", err=True)
     failed = done = found = 0
-    with watching() as watcher, Stop().on_interrupt() as stop:
+    with progress.showing(), progress.interruptible():
         try:
-            for result in predict_photos(model, items, question, batch, watcher, stop, ready):
+            for result in predict_photos(model, items, question, batch, ready):
                 if result.problem is not None:
                     failed += 1
-                    watcher.say(f"polyadic: passed over: {_plain(result.problem)}")
+                    progress.say(f"polyadic: passed over: {_plain(result.problem)}")
                     continue
                 if result.name in targets:
                     draw(result, targets[result.name])
@@ -141,7 +140,7 @@ def command(
                         _print_heading(question)
                     _print(result, as_json)
                 done, found = done + 1, found + len(result.relations)
-        except Interrupted:
+        except progress.Interrupted:
             again = "with --resume" if log is not None else "the same command"
             typer.echo(f"polyadic: stopped after {done:,} photos; go on {again}", err=True)
             raise typer.Exit(130) from None

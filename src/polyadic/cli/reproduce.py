@@ -22,16 +22,12 @@ def toy_two_stages(
     csv: Annotated[Path | None, typer.Option("--csv", help="Where the rows go. Default: table1.csv in --out.")] = None,
 ) -> None:
     """A detector and a relation model from scratch on drawn scenes, in the columns of the paper's Table 1; minutes."""
-    from polyadic.cli.train import stopped
+    from polyadic.cli.train import long_job
     from polyadic.experiments.two_stages import PICTURES, RELATIONS, two_stages, write
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import table1_table, watching
+    from polyadic.report import table1_table
 
-    with watching() as watcher, Stop().on_interrupt() as stop:
-        try:
-            found = two_stages(out, seed, watcher, stop)
-        except Interrupted:
-            stopped("the same command again")
+    with long_job("the same command again"):
+        found = two_stages(out, seed)
     files = write(found, (csv or out / "table1.csv").expanduser(), seed)
     typer.echo("")
     table1_table(RELATIONS, found.scores.result, found.scores.free, found.scores.notes)
@@ -53,20 +49,15 @@ def vrd_pictures(
     ] = None,
 ) -> None:
     """Test photos with proposals and the best triplets, hits green and ticked, with and without the prior."""
-    from polyadic.cli.train import stopped
+    from polyadic.cli.train import long_job
     from polyadic.experiments.evaluating import detections_of
     from polyadic.experiments.runs import open_run
     from polyadic.experiments.vrd_pictures import draw_pictures
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import watching
 
     opened = open_run(run, root=data)
     boxes = detections_of(detections, opened)
-    with watching() as watcher, Stop().on_interrupt() as stop:
-        try:
-            made = draw_pictures(opened, boxes, out.expanduser(), images, prior, watcher, stop)
-        except Interrupted:
-            stopped("the same command again")
+    with long_job("the same command again"):
+        made = draw_pictures(opened, boxes, out.expanduser(), images, prior)
     typer.echo(
         f"{len(made.files)} photos; annotated are {made.hits} of {made.shown} triplets with the prior, "
         f"{made.hits_without} of {made.shown_without} without it: {made.sheet}"
@@ -129,12 +120,11 @@ def _boxes(
     ingredients: int,
     csv: Path | None,
 ) -> None:
-    from polyadic.cli.train import stopped
+    from polyadic.cli.train import long_job
     from polyadic.config.presets import PRESETS
     from polyadic.experiments.boxes_rows import check_file, write
     from polyadic.experiments.boxes_table import boxes_table
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import boxes_tables, watching
+    from polyadic.report import boxes_tables
 
     keys = {"data.dataset": dataset, "data.root": str(data.expanduser().resolve())}
     if training is not None:
@@ -142,11 +132,8 @@ def _boxes(
     config = PRESETS["vrd-boxes"].change(**keys)
     target = (csv or out / "table1.csv").expanduser()
     check_file(target)
-    with watching() as watcher, Stop().on_interrupt() as stop:
-        try:
-            found = boxes_table(config, proposals, out, range(seeds), range(ingredients), watcher, stop)
-        except Interrupted:
-            stopped("the same command again")
+    with long_job("the same command again"):
+        found = boxes_table(config, proposals, out, range(seeds), range(ingredients))
     files = write(found, target)
     boxes_tables(found)
     typer.echo(f"numbers: {', '.join(map(str, files))}")
@@ -167,20 +154,16 @@ def vrd_ablation_command(
     csv: Annotated[Path | None, typer.Option("--csv", help="Where the rows go. Default: table4.csv in --out.")] = None,
 ) -> None:
     """VRD with true boxes and pixels, beside the VRD half of the paper's Table 4; ours apart. Hours on a CPU."""
-    from polyadic.cli.train import stopped
+    from polyadic.cli.train import long_job
     from polyadic.experiments.ablation import RANKS
     from polyadic.experiments.ablation_scores import PHRASES, PREDICATES
     from polyadic.experiments.vrd_ablation import check, vrd_ablation, write
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import ablation_table, watching
+    from polyadic.report import ablation_table
 
     path = (csv or out / "table4.csv").expanduser()
     check(path, ranks or RANKS, range(seeds))
-    with watching() as watcher, Stop().on_interrupt() as stop:
-        try:
-            found = vrd_ablation(data, weights, out, seeds, ranks or RANKS, watcher, stop)
-        except Interrupted:
-            stopped("the same command again")
+    with long_job("the same command again"):
+        found = vrd_ablation(data, weights, out, seeds, ranks or RANKS)
     files = write(found, path)
     for task in (PHRASES, PREDICATES):
         ablation_table(found.table, task)
@@ -199,18 +182,13 @@ def vrd_lu_pixels(
     csv: _Rows = None,
 ) -> None:
     """Pixels and evidence on Lu's proposals beside evidence alone, from pictured images; an hour or two on a CPU."""
-    from polyadic.cli.train import stopped
+    from polyadic.cli.train import long_job
     from polyadic.experiments.vrd_both import check_file, vrd_both, write
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import watching
 
     boxes, path = proposals or data / "lu2016" / "objectDetRCNN.mat", (csv or out / "table1.csv").expanduser()
     check_file(path, range(seeds))
-    with watching() as watcher, Stop().on_interrupt() as stop:
-        try:
-            rows, made = vrd_both(data, weights, boxes, out, range(seeds), watcher, stop)
-        except Interrupted:
-            stopped("the same command again")
+    with long_job("the same command again"):
+        rows, made = vrd_both(data, weights, boxes, out, range(seeds))
     files = write(rows, made, path)
     for row in rows:
         typer.echo(f"{row.what}, seed {row.seed}: {row.task} k = {row.k} R@{row.N} {row.recall:.2f}")

@@ -61,16 +61,11 @@ def command(
         config = config.change(**{"data.root": str(Path(config.data.root).expanduser().resolve())})
 
     from polyadic.experiments.runs import best_of
-    from polyadic.progress import Interrupted, Stop
-    from polyadic.report import watching
     from polyadic.training import train
 
     start = time.monotonic()
-    with aside(out.expanduser(), overwrite), watching() as watcher, Stop().on_interrupt() as stop:
-        try:
-            train(config, out, resume=resume, watcher=watcher, stop=stop)
-        except Interrupted:
-            stopped(f"polyadic train --resume --out {out}")
+    with aside(out.expanduser(), overwrite), long_job(f"polyadic train --resume --out {out}"):
+        train(config, out, resume=resume)
     best = best_of(out.expanduser())
     numbers = ", ".join(f"{name} {value:.2f}" for name, value in best["held_out"].items())
     typer.echo(f"model: {out / 'model'}, the best of stage {best['stage']}, epoch {best['epoch']}: held-out {numbers}")
@@ -78,9 +73,17 @@ def command(
     typer.echo(f"next: polyadic evaluate {out}")
 
 
-def stopped(how: str) -> None:
-    typer.echo(f"polyadic: stopped, nothing is lost; go on with: {how}", err=True)
-    raise typer.Exit(130)
+@contextmanager
+def long_job(resume: str) -> Iterator[None]:
+    """Show progress; at Ctrl-C finish the step, print how to continue, and exit with 130."""
+    from polyadic import progress
+
+    try:
+        with progress.showing(), progress.interruptible():
+            yield
+    except progress.Interrupted:
+        typer.echo(f"polyadic: stopped, nothing is lost; continue with: {resume}", err=True)
+        raise typer.Exit(130) from None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from polyadic import progress
 from polyadic.datasets import format_of
 from polyadic.datasets.reading import Report
 from polyadic.structures.images import picture_size
@@ -54,7 +55,6 @@ def check_split(
     read: Callable[[Path, str, Report], Dataset],
     root: Path,
     split: str,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Check:
     """Read a split to its end, look at every picture's header, and list what is wrong."""
     check, report = Check(split), Report()
@@ -67,10 +67,8 @@ def check_split(
     check.names = {scene.name for scene in dataset}
     if not len(dataset):
         report.add("no images", "", "", "", f"the split {split} has no images")
-    for number, scene in enumerate(dataset):
+    for scene in progress.track(dataset, split, len(dataset)):
         check.relations += len(scene.relations)
-        if progress:
-            progress(number + 1, len(dataset))
         if not scene.has_picture():
             check.missing.append(scene.name)
             check.first_missing = check.first_missing or scene.image

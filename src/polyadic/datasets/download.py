@@ -30,9 +30,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+from polyadic import progress
+from polyadic.files import write_text
 from polyadic.structures.vocabulary import PolyadicError
-
-Progress = Callable[[str, int, int | None], object]  # file name, bytes so far, bytes in all where known
 
 _CHUNK = 1 << 18
 _ADVANCE = 1 << 20  # an attempt that brought so many bytes does not count as failed
@@ -90,7 +90,6 @@ def download(
     check: Callable[[Path], str | None] | None = None,
     timeout: float = 30.0,
     retries: int = 3,
-    progress: Progress | None = None,
 ) -> None:
     """Bring one file to `path` from the first of `urls` whose bytes are right.
 
@@ -102,13 +101,12 @@ def download(
         check: says what is wrong with a complete file, or None; asked where no SHA-256 is known.
         timeout: seconds without a byte that count as a stall.
         retries: further attempts at a mirror that answered and failed.
-        progress: called after each piece.
     """
     part, reasons = _Part(path.with_name(path.name + ".part")), []
     path.parent.mkdir(parents=True, exist_ok=True)
     started = part.note().get("url")
     for url in sorted(urls, key=lambda url: url != started):  # the mirror of the part first
-        why = _from_mirror(url, part, size, sha256, check, timeout, retries, progress)
+        why = _from_mirror(url, part, size, sha256, check, timeout, retries)
         if why is None:
             os.replace(part.path, path)
             part.clear()
@@ -128,13 +126,12 @@ def _from_mirror(
     check: Callable[[Path], str | None] | None,
     timeout: float,
     retries: int,
-    progress: Progress | None,
 ) -> str | None:
     """Fill the part and check it; the reason if this mirror cannot."""
     answered, failures, most = False, 0, part.length()
     while True:
         try:
-            resumed = _transfer(url, part, size, sha256, timeout, progress)
+            resumed = _transfer(url, part, size, sha256, timeout)
             wrong = _wrong(part.path, size, sha256, check)
             if wrong is None:
                 return None
@@ -153,9 +150,7 @@ def _from_mirror(
         time.sleep(min(_PAUSE * 2 ** (failures - 1), 30))
 
 
-def _transfer(
-    url: str, part: _Part, size: int | None, sha256: str | None, timeout: float, progress: Progress | None
-) -> bool:
+def _transfer(url: str, part: _Part, size: int | None, sha256: str | None, timeout: float) -> bool:
     """Bring the bytes that are missing; True if some were there before."""
     note, have = part.note(), part.length()
     same = bool(have and note.get("url") == url and note.get("validator"))
@@ -197,8 +192,7 @@ def _transfer(
             for piece in _pieces(answer, None if total is None else total - have, timeout):
                 out.write(piece)
                 have += len(piece)
-                if progress is not None:
-                    progress(part.path.name.removesuffix(".part"), have, total)
+                progress.transfer(part.path.name.removesuffix(".part"), have, total)
             out.flush()
             os.fsync(out.fileno())
     if total is not None and have < total:
@@ -324,7 +318,7 @@ def read_through(archive: Path, wanted: Sequence[Members]) -> None:
     _walk(archive, wanted, _drain)
 
 
-def unpack(archive: Path, wanted: Sequence[Members], root: Path, progress: Progress | None = None) -> None:
+def unpack(archive: Path, wanted: Sequence[Members], root: Path) -> None:
     """All needed members to their places, or none."""
     waiting: dict[str, Path] = {}  # place under the root: where the file waits, on the same disk
     hidden = {each.folder: root / each.folder / f".{archive.name}.unpacking" for each in wanted}
@@ -340,7 +334,7 @@ def unpack(archive: Path, wanted: Sequence[Members], root: Path, progress: Progr
         for folder in hidden.values():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-        _walk(archive, wanted, save, progress)
+        _walk(archive, wanted, save, text=f"unpack {archive.name}")
         others = [marker for marker in archive.parent.glob(".*.unpacked") if marker != _marker(archive)]
         ours = {place for marker in others for place in _listed(marker)}  # two archives may hold the same image
         for place, path in waiting.items():
@@ -352,9 +346,7 @@ def unpack(archive: Path, wanted: Sequence[Members], root: Path, progress: Progr
         for place, path in waiting.items():
             if not (root / place).exists():
                 os.replace(path, root / place)
-        note = archive.with_name(f".{archive.name}.unpacked.part")
-        note.write_text("".join(f"{place}\n" for place in waiting), "utf-8")
-        os.replace(note, _marker(archive))
+        write_text(_marker(archive), "".join(f"{place}\n" for place in waiting))
     finally:
         for folder in hidden.values():
             shutil.rmtree(folder, ignore_errors=True)
@@ -364,7 +356,7 @@ def _walk(
     archive: Path,
     wanted: Sequence[Members],
     use: Callable[[PurePosixPath, Stream], None],
-    progress: Progress | None = None,
+    text: str = "",
 ) -> None:
     """Call `use` with the place under the root and the bytes of each needed member."""
     found: set[Members] = set()
@@ -380,8 +372,8 @@ def _walk(
                         raise ArchiveError(f"an archive with a link in place of a file ({name!r:.80})")
                     use(PurePosixPath(each.folder) / path.name, stream)
                     found.add(each)
-                if progress is not None:
-                    progress(f"unpack {archive.name}", raw.tell(), length)
+                if text:
+                    progress.transfer(text, raw.tell(), length)
     except _DAMAGED as error:
         raise ArchiveError(f"damaged ({str(error) or type(error).__name__:.80})") from error
     absent = [each.patterns[0] for each in wanted if each not in found]

@@ -20,7 +20,6 @@ from pathlib import Path
 from polyadic.datasets.download import (
     ArchiveError,
     Members,
-    Progress,
     UnavailableError,
     download,
     is_unpacked,
@@ -133,7 +132,6 @@ def fetch(
     files: Sequence[RemoteFile] | None = None,
     timeout: float = 30.0,
     retries: int = 3,
-    progress: Progress | None = None,
 ) -> list[Path]:
     """Fill `root` with the files of a data set: vrd, vg150 or vg200. What is there already is left as it is.
 
@@ -143,8 +141,6 @@ def fetch(
         files: other sources than `FILES[name]`, e.g. an own mirror.
         timeout: seconds without a byte that count as a stall.
         retries: further attempts at a mirror that answered and failed, before the next one.
-        progress: called with (file name, bytes so far, bytes in all or None), and while an archive is unpacked with
-            ("unpack <archive>", bytes of it read, its bytes).
 
     Returns:
         The files and folders that are new. None: everything was there, and nothing was downloaded.
@@ -154,7 +150,7 @@ def fetch(
     if not (timeout > 0 and retries >= 0):
         raise PolyadicError(f"fetch: timeout must be positive and retries not negative, got {timeout} and {retries}")
     root, title = Path(root).expanduser(), name.upper()
-    bring = partial(download, timeout=timeout, retries=retries, progress=progress)
+    bring = partial(download, timeout=timeout, retries=retries)
     new: list[Path] = []
     failed: list[str] = []
     try:
@@ -163,7 +159,7 @@ def fetch(
             root.mkdir(parents=True, exist_ok=True)
             with _alone(root, title):
                 for file in missing:
-                    got, lost = _get(file, root, title, bring, progress)
+                    got, lost = _get(file, root, title, bring)
                     new += got
                     failed += lost
     except OSError as error:
@@ -196,9 +192,7 @@ def _is_there(file: RemoteFile, root: Path, title: str) -> bool:
     return True
 
 
-def _get(
-    file: RemoteFile, root: Path, title: str, bring: Callable[..., None], progress: Progress | None
-) -> tuple[list[Path], list[str]]:
+def _get(file: RemoteFile, root: Path, title: str, bring: Callable[..., None]) -> tuple[list[Path], list[str]]:
     """Download one file unless it was put there by hand, and unpack it: what is new, or what to do by hand."""
     if _is_there(file, root, title):  # another fetch has just brought it
         return [], []
@@ -209,7 +203,7 @@ def _get(
             bring(file.urls, path, size=file.size, sha256=file.sha256, check=partial(_complaint, file))
         if not file.unpack:
             return [path], []
-        unpack(path, file.unpack, root, progress)
+        unpack(path, file.unpack, root)
     except UnavailableError as error:
         page = file.by_hand or file.urls[0]
         return [], [

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polyadic import progress
 from polyadic.config.schema import Config
 from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.ablation_scores import PHRASES, Row, Scorer, baselines
 from polyadic.experiments.runs import pictured, validation_of
 from polyadic.model.relation_model import RelationModel
-from polyadic.progress import Silent, Stop, Watcher
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import train
 
@@ -40,8 +40,6 @@ def ablate(
     out: str | Path,
     ranks: Sequence[int] = RANKS,
     seeds: int = 3,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
     tasks: Sequence[str] = (PHRASES,),
     refit: Sequence[int] = (),
 ) -> Ablation:
@@ -50,7 +48,7 @@ def ablate(
     `refit`: ranks that are trained once more, with the held-out images on which k was chosen; rows of their own.
     A backbone that is to be trained is trained once per seed, and shared by all ranks.
     """
-    out, watcher, stop = Path(out).expanduser().resolve(), watcher or Silent(), stop or Stop()
+    out = Path(out).expanduser().resolve()
     ranks, numbers = tuple(dict.fromkeys(ranks)), tuple(range(config.seed, config.seed + seeds))
     if not ranks or not numbers or min(ranks) < 1:
         raise PolyadicError(f"ablate: expected ranks from 1 up and at least one seed, got {list(ranks)} and {seeds}")
@@ -67,21 +65,21 @@ def ablate(
         raise PolyadicError(f"ablate: {test.name} has no validation images with relations, on which k is chosen")
     protocols = [_protocol(config.data.dataset, task) for task in tasks]
     rows = [row for protocol in protocols for row in baselines(config, test, protocol)]
-    scorer = Scorer(test, held_out, protocols, watcher, stop)
+    scorer = Scorer(test, held_out, protocols)
     if "evidence" in config.sources:
-        watcher.say("true boxes are given with their labels (sources has evidence): not comparable with pixels alone")
+        progress.say("true boxes are given with their labels (sources has evidence): not comparable with pixels alone")
     for seed in numbers:
-        base = _shared_backbone(config.change(seed=seed), out, watcher, stop)
+        base = _shared_backbone(config.change(seed=seed), out)
         for rank in ranks:
-            watcher.say(f"rank {rank}, seed {seed}")
+            progress.say(f"rank {rank}, seed {seed}")
             folder, mine = out / f"rank-{rank}-seed-{seed}", base.change(**{"head.rank": rank})
-            model = _train(mine, folder, watcher, stop)
+            model = _train(mine, folder)
             scored = scorer.score(model, mine, folder)
             rows += scored
             if rank in refit:
-                watcher.say(f"rank {rank}, seed {seed}, all images")
+                progress.say(f"rank {rank}, seed {seed}, all images")
                 folder, mine = folder.with_name(f"{folder.name}-all"), mine.change(**REFIT)
-                rows += scorer.score_refit(_train(mine, folder, watcher, stop), mine, folder, scored)
+                rows += scorer.score_refit(_train(mine, folder), mine, folder, scored)
     return Ablation(config, ranks, numbers, tuple(rows))
 
 
@@ -90,18 +88,18 @@ def _protocol(dataset: str, task: str) -> Protocol:
     return get_protocol(name).change(task=task, k=None, k_unit="triplet", tops=TOPS)
 
 
-def _train(config: Config, folder: Path, watcher: Watcher, stop: Stop) -> RelationModel:
+def _train(config: Config, folder: Path) -> RelationModel:
     """Goes on in a run that is there; one that is complete has nothing left to do."""
-    return train(config, folder, resume=(folder / "config.json").is_file(), watcher=watcher, stop=stop)
+    return train(config, folder, resume=(folder / "config.json").is_file())
 
 
-def _shared_backbone(config: Config, out: Path, watcher: Watcher, stop: Stop) -> Config:
+def _shared_backbone(config: Config, out: Path) -> Config:
     """A run of the stage [backbone] alone, and the config that starts from its backbone."""
     if not config.backbone.epochs or "pixels" not in config.sources:
         return config
     folder = out / f"backbone-seed-{config.seed}"
     alone: dict[str, Any] = {f"{stage}.epochs": 0 for stage in ("boxes", "triplets", "proposals", "selection")}
     alone["head.labels"] = False
-    watcher.say(f"backbone, seed {config.seed}")
-    _train(config.change(**alone), folder, watcher, stop)
+    progress.say(f"backbone, seed {config.seed}")
+    _train(config.change(**alone), folder)
     return config.change(**{"backbone.epochs": 0, "pixels.weights": str(folder)})

@@ -21,7 +21,6 @@ from polyadic.experiments.runs import best_of, regions_of, seconds_of
 from polyadic.files import WEIGHTS, write_text
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import Parts
-from polyadic.progress import Stop, Watcher
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.training.examples import BoxSource, load_split
 from polyadic.training.region_cache import Regions, digest, fill
@@ -77,8 +76,6 @@ class Scorer:
     test: Dataset
     held_out: Sequence[Scene]
     protocols: Sequence[Protocol]  # without k
-    watcher: Watcher
-    stop: Stop
 
     def score(self, model: RelationModel, config: Config, folder: Path) -> list[Row]:
         """Free k is chosen on the held-out images."""
@@ -104,7 +101,7 @@ class Scorer:
         asked = [_Setting(each, name, "free") for each in self.protocols for name in names]
         regions, workers = self._regions(model, config, folder, self.held_out), config.workers
         swept = [each.how() for each in asked]
-        free = free_ks(model, self.held_out, BoxSource(), regions, swept, workers, self.watcher, self.stop)
+        free = free_ks(model, self.held_out, BoxSource(), regions, swept, workers)
         return [
             _Setting(each.protocol.change(k=k), each.parts, word)
             for each, own in zip(asked, free, strict=True)
@@ -131,9 +128,7 @@ class Scorer:
         loss: float | None,
     ) -> list[Row]:
         regions, asked = self._regions(model, config, folder, self.test.scenes), [each.how() for each in settings]
-        tables = recalls_of(
-            model, self.test.scenes, BoxSource(), regions, asked, config.workers, self.watcher, self.stop
-        )
+        tables = recalls_of(model, self.test.scenes, BoxSource(), regions, asked, config.workers)
         seconds = round(seconds_of(folder), 1)
         return [
             Row(
@@ -158,7 +153,7 @@ class Scorer:
         regions = regions_of(model, config, folder)
         if regions is not None and model.backbone is not None:
             boxes = [scene.boxes for scene in scenes]
-            fill(regions, model.backbone, scenes, boxes, config.workers, self.watcher, self.stop)
+            fill(regions, model.backbone, scenes, boxes, config.workers)
         return regions
 
     def _key(self, folder: Path, held_out: Sequence[Scene], *more: str) -> str:

@@ -16,7 +16,6 @@ from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.table1 import TASKS, TOPS
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, PairScores, Parts
-from polyadic.progress import Stop, Watcher
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.training.examples import BoxSource, Example
 from polyadic.training.stages import annotated_loss, score_scenes
@@ -102,8 +101,6 @@ class Scorer:
     """What all scores have in common."""
 
     seen: Any  # [M, 3], the training triplets, for zero-shot
-    watcher: Watcher
-    stop: Stop
 
     def score(
         self,
@@ -164,10 +161,7 @@ class Scorer:
                 for model, config in zip(models, before, strict=True):
                     model.config = config.change(**{"ranking.nms": overlap})
                 same = [(variant, config) for variant, config in wanted if config.ranking.nms == overlap]
-                passes = [
-                    score_scenes(model, scenes, source, None, watcher=self.watcher if not at else None, stop=self.stop)
-                    for at, model in enumerate(models)
-                ]
+                passes = [score_scenes(model, scenes, source, None) for model in models]
                 for found in zip(*passes, strict=True):
                     together = mean_scores([scores for _, scores in found])
                     for variant, config in same:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import polyadic
+from polyadic import progress
 from polyadic.config.schema import Config
 from polyadic.evaluation.compare import COUNT_TABLE, compare
 from polyadic.experiments.boxes_scores import (
@@ -41,7 +42,6 @@ from polyadic.experiments.table1 import TOPS
 from polyadic.files import write_text
 from polyadic.io.records import existing, read_detections, write_detections
 from polyadic.model.relation_model import RelationModel
-from polyadic.progress import Stop, Watcher
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset
 from polyadic.structures.vocabulary import PolyadicError
@@ -80,8 +80,6 @@ def boxes_table(
     out: Path,
     seeds: Sequence[int],
     taken_apart: Sequence[int],
-    watcher: Watcher,
-    stop: Stop,
 ) -> BoxesTable:
     """Train and score everything; what is there already is kept, so that it goes on after an interruption.
 
@@ -89,7 +87,7 @@ def boxes_table(
     worth; those are many.
     """
     start = time.monotonic()
-    lab = _Lab(config, proposals.expanduser().resolve(), out.expanduser().resolve(), tuple(seeds), watcher, stop)
+    lab = _Lab(config, proposals.expanduser().resolve(), out.expanduser().resolve(), tuple(seeds))
     scores = [lab.baseline(), *lab.plain()]
     if not config.data.detections:
         scores += lab.cross_fitted()
@@ -108,23 +106,20 @@ def boxes_table(
 class _Lab:
     """The data, the runs, the scores."""
 
-    def __init__(
-        self, config: Config, proposals: Path, out: Path, seeds: tuple[int, ...], watcher: Watcher, stop: Stop
-    ) -> None:
+    def __init__(self, config: Config, proposals: Path, out: Path, seeds: tuple[int, ...]) -> None:
         self.config, self.proposals, self.out, self.seeds = config, proposals, out, seeds
-        self.watcher, self.stop = watcher, stop
         self.trained: dict[str, float] = {}
         self.test = load_split(config, "test")
         if config.data.detections:
             existing(config.data.detections)  # before the work
-        self.scorer = Scorer(load_split(config, "train").triplets(), watcher, stop)
+        self.scorer = Scorer(load_split(config, "train").triplets())
         known = read_detections(proposals, self.test.vocabulary, sizes=self.test.sizes)
         self.boxes: dict[str, Detections] = {each.image: each for each in known}
         missing = sum(scene.name not in self.boxes for scene in self.test)
         if missing == len(self.test):
             raise PolyadicError(f"{proposals.name} has boxes of none of the {missing:,} test images")
         if missing:
-            watcher.say(f"{proposals.name} has no boxes of {missing:,} of {len(self.test):,} test images")
+            progress.say(f"{proposals.name} has no boxes of {missing:,} of {len(self.test):,} test images")
 
     def plain(self) -> Iterator[Scores]:
         everything = self._fed(self.config.change(**{"validation.images": 0}), self.proposals)
@@ -202,8 +197,8 @@ class _Lab:
         begun = (folder / "config.json").is_file()
         if folder.exists() and not begun and (not folder.is_dir() or any(folder.iterdir())):
             raise PolyadicError(f"{folder} is no run, and in the way: move it, or give another --out")
-        self.watcher.say(name)
-        model = train(config.change(seed=seed), folder, resume=begun, watcher=self.watcher, stop=self.stop)
+        progress.say(name)
+        model = train(config.change(seed=seed), folder, resume=begun)
         self.trained[name] = round(seconds_of(folder), 1)
         return model
 

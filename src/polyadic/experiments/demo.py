@@ -25,7 +25,6 @@ from polyadic.experiments.ablation_scores import Row
 from polyadic.experiments.predicting import predict_split
 from polyadic.experiments.runs import open_run
 from polyadic.model.scoring import Parts
-from polyadic.progress import Stop, Watcher
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import Vocabulary
@@ -40,9 +39,9 @@ SHOWN = 10  # triplets beside a picture
 SCENES = 6  # pictures
 
 
-def demo(out: Path, watcher: Watcher, stop: Stop) -> Ablation:
+def demo(out: Path) -> Ablation:
     """Train and score, one seed; runs that are there already are kept."""
-    found = ablate(PRESETS["toy"], out, RANKS, 1, watcher, stop)
+    found = ablate(PRESETS["toy"], out, RANKS, 1)
     rows = truth_rows(load_split(PRESETS["toy"], "test").scenes)
     return replace(found, rows=(*found.rows, *rows))
 
@@ -78,14 +77,12 @@ def best_triplets(
     return Relations(scene.name, scene.boxes, pairs[order // kept], triplets, values[order])
 
 
-def draw_pictures(run: Path, folder: Path, watcher: Watcher, stop: Stop) -> list[Path]:
+def draw_pictures(run: Path, folder: Path) -> list[Path]:
     """A few test scenes with their best triplets, hits in green, without and with the prior; then all on one sheet."""
     opened = open_run(run)
     scenes = opened.data.scenes[:SCENES]
     settings = [(None, Parts(prior=False)), (None, Parts())]
-    lists = predict_split(
-        opened.model, scenes, BoxSource(), opened.regions, settings, SHOWN, watcher=watcher, stop=stop
-    )
+    lists = predict_split(opened.model, scenes, BoxSource(), opened.regions, settings, SHOWN)
     folder.mkdir(parents=True, exist_ok=True)
     paths, sheet = [], []
     for scene, *both in zip(scenes, *lists, strict=True):

@@ -16,7 +16,6 @@ from polyadic.experiments.runs import Run, is_run
 from polyadic.io.records import read_detections, write_jsonl
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, Parts
-from polyadic.progress import Stop, Watcher
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
@@ -45,8 +44,6 @@ def evaluate_run(
     bootstrap: int = 0,
     save: Path | None = None,
     misses: bool = False,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
 ) -> RunScores:
     """Predict the run's split, on true boxes or on `detections`, and score it under each protocol and k.
 
@@ -57,9 +54,9 @@ def evaluate_run(
     held_out: Mapping[str, Detections] | None = None  # a detector's boxes of the images on which k is chosen
     if own and isinstance(run.model.detector, Detector):
         place, workers = run.folder / FOUND if is_run(run.folder) else None, run.config.workers
-        detections = detected(run.model.detector, run.data.scenes, place, workers, watcher, stop)
+        detections = detected(run.model.detector, run.data.scenes, place, workers)
         if FREE in ks:
-            held_out = detected(run.model.detector, run.validation(), place, workers, watcher, stop)
+            held_out = detected(run.model.detector, run.validation(), place, workers)
     for protocol in protocols:
         _check(protocol, detections is not None)
     if not parts.relabel and detections is None:
@@ -80,7 +77,7 @@ def evaluate_run(
     if FREE in ks:
         scenes, source = _held_out(run, detections, held_out)
         asked = [(protocol, _parts(protocol, parts)) for protocol in protocols]
-        found = free_ks(run.model, scenes, source, run.regions, asked, run.config.workers, watcher, stop)
+        found = free_ks(run.model, scenes, source, run.regions, asked, run.config.workers)
         chosen = dict(zip(protocols, found, strict=True))
         told = f"chosen on {len(scenes):,} validation images"
         notes += [f"{each.name} {each.task}: free k = {k or 'any'}, {told}" for each, k in chosen.items()]
@@ -103,8 +100,6 @@ def evaluate_run(
         different,
         max(max(protocol.tops) for protocol in full),
         run.config.workers,
-        watcher,
-        stop,
     )
     if save is not None:
         write_jsonl(save, lists[0], run.data.vocabulary)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from polyadic import progress
 from polyadic.model.relation_model import RelationModel
-from polyadic.progress import Silent, Stop, Watcher
 from polyadic.ranking.relations import Answers, Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo, path_ends
@@ -146,8 +146,6 @@ def predict_photos(
     items: Sequence[Item],
     question: Question,
     batch: int = 8,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
     done: Collection[str] = (),
 ) -> Iterator[Result]:
     """In order; the next batch is read meanwhile.
@@ -155,22 +153,19 @@ def predict_photos(
     What is `done` by name is left out, but shapes no batches: how photos are put together moves the last digits of
     their scores, and a run that was stopped and gone on with gives those of one that was not.
     """
-    watcher, stop = watcher or Silent(), stop or Stop()
     batches = [each for each in _batches(items, batch) if any(item.name not in done for item in each)]
-    watcher.begin("predicting", sum(item.name not in done for item in items))
-    number = 0
-    with ThreadPoolExecutor(1) as reader:
+    number, total = 0, sum(item.name not in done for item in items)
+    with ThreadPoolExecutor(1) as reader, progress.task("predicting", total) as move:
         ahead: Future[list[Photo | str | None]] | None = None
         for at, some in enumerate(batches):
-            stop.check()
+            progress.check()
             opened = _open_all(some) if ahead is None else ahead.result()
             ahead = reader.submit(_open_all, batches[at + 1]) if at + 1 < len(batches) else None
             for result in _predict(model, some, opened, question):
                 if result.name not in done:
                     yield result
                     number += 1
-                    watcher.move(number)
-    watcher.end()
+                    move(number)
 
 
 def _batches(items: Sequence[Item], most: int) -> Iterator[list[Item]]:

@@ -12,7 +12,6 @@ from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import FREE_K, Protocol, Recall, Recalls
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import PairScores, Parts
-from polyadic.progress import Stop, Watcher
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.training.examples import BoxSource, Example
@@ -30,13 +29,11 @@ def predict_scenes(
     settings: Sequence[Setting],
     top: int = 100,
     workers: int = 0,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
     text: str = "predicting",
 ) -> Iterator[tuple[Scene, list[Relations]]]:
     """Each scene with its predictions, one per setting. A detector's labels and confidences go along."""
     seed = model.config.seed  # of simulated boxes: those that training validated on
-    for example, scores in score_scenes(model, scenes, source, regions, workers, seed, watcher, stop, text):
+    for example, scores in score_scenes(model, scenes, source, regions, workers, seed, text):
         found = _rank_each(model, example, scores, settings, top, told=not source.true)
         yield example.scene, [found[setting] for setting in settings]
 
@@ -49,12 +46,10 @@ def predict_split(
     settings: Sequence[Setting],
     top: int = 100,
     workers: int = 0,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
 ) -> list[list[Relations]]:
     """All predictions of each setting, in the order of the scenes."""
     lists: list[list[Relations]] = [[] for _ in settings]
-    for _, found in predict_scenes(model, scenes, source, regions, settings, top, workers, watcher, stop):
+    for _, found in predict_scenes(model, scenes, source, regions, settings, top, workers):
         for held, each in zip(lists, found, strict=True):
             held.append(each)
     return lists
@@ -67,17 +62,13 @@ def recalls_of(
     regions: Regions | None,
     asked: Sequence[tuple[Protocol, Parts]],
     workers: int = 0,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
     text: str = "predicting",
 ) -> list[Recalls]:
     """Recall under each protocol, ranked for its k; predictions are forgotten as soon as they are counted."""
     evaluators = [Evaluator([protocol], len(model.vocabulary.predicates)) for protocol, _ in asked]
     settings = [(protocol.k, parts) for protocol, parts in asked]
     top = max(max(protocol.tops) for protocol, _ in asked)
-    for scene, found in predict_scenes(
-        model, scenes, source, regions, settings, top, workers, watcher, stop, text=text
-    ):
+    for scene, found in predict_scenes(model, scenes, source, regions, settings, top, workers, text=text):
         for evaluator, each in zip(evaluators, found, strict=True):
             evaluator.update(scene, each)
     return [evaluator.result() for evaluator in evaluators]
@@ -90,13 +81,11 @@ def free_ks(
     regions: Regions | None,
     asked: Sequence[tuple[Protocol, Parts]],
     workers: int = 0,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
 ) -> list[int | None]:
     """Free k for each protocol and parts, chosen on held-out scenes; unlike `choose_k` it ranks anew for each k."""
     swept = [(sweep(protocol, k), parts) for protocol, parts in asked for k in FREE_K]
     text = "choosing k"
-    tables = recalls_of(model, scenes, source, regions, swept, workers, watcher, stop, text)
+    tables = recalls_of(model, scenes, source, regions, swept, workers, text)
     return [best_k(tables[at : at + len(FREE_K)]) for at in range(0, len(tables), len(FREE_K))]
 
 

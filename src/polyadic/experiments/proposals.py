@@ -23,7 +23,7 @@ from polyadic.evaluation.baselines import Ceiling
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.files import WEIGHTS, find_model, write_text
 from polyadic.io.records import read_detections, write_detections
-from polyadic.progress import Interrupted, Stop, Watcher
+from polyadic.progress import Interrupted
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
@@ -52,8 +52,6 @@ def detect_split(
     run: str | Path,
     split: str,
     out: str | Path,
-    watcher: Watcher,
-    stop: Stop,
     dataset: str | None = None,
     root: str | Path | None = None,
     batch: int = 8,
@@ -75,7 +73,7 @@ def detect_split(
         if overwrite and parts.exists():
             shutil.rmtree(parts)
         done = _begin(parts, about, data)
-        found = detect_scenes(detector, data.scenes[done:], batch, config.workers, watcher, stop)
+        found = detect_scenes(detector, data.scenes[done:], batch, config.workers)
         _store(parts, (each for _, each in found), data)
         whole = chain.from_iterable(read_detections(part, data.vocabulary) for part in _stored(parts))
         write_detections(out, whole, data.vocabulary, overwrite, **about)

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from polyadic import progress
 from polyadic.config.detector import DETECTOR_PRESETS
 from polyadic.config.presets import PRESETS
 from polyadic.config.schema import Config
@@ -19,7 +20,6 @@ from polyadic.experiments.hits import as_predictions, hits_of
 from polyadic.experiments.runs import Run, best_of, open_run
 from polyadic.experiments.table1 import TASKS, TOPS
 from polyadic.files import versions, write_text
-from polyadic.progress import Stop, Watcher
 from polyadic.ranking.relations import drawing
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import train
@@ -48,20 +48,20 @@ class TwoStages:
     seconds: float  # of what was done this time
 
 
-def two_stages(out: Path, seed: int, watcher: Watcher, stop: Stop) -> TwoStages:
+def two_stages(out: Path, seed: int) -> TwoStages:
     """Train both, score, draw; what is there already is kept, so that it goes on after an interruption."""
     out, start = out.expanduser().resolve(), time.monotonic()
-    watcher.say("the detector")
+    progress.say("the detector")
     first = out / DETECTOR
     config = DETECTOR_PRESETS["toy"].change(seed=seed)
-    train_detector(config, first, resume=_begun(first), watcher=watcher, stop=stop)
-    watcher.say("relations")
+    train_detector(config, first, resume=_begun(first))
+    progress.say("relations")
     second = out / RELATIONS
-    train(relation_config(first, seed), second, resume=_begun(second), watcher=watcher, stop=stop)
+    train(relation_config(first, seed), second, resume=_begun(second))
     run = open_run(second)
     protocols = [get_protocol("lu2016").change(task=task, k=None, k_unit="triplet", tops=TOPS) for task in TASKS]
-    scores = evaluate_run(run, protocols, (1, 10, FREE), watcher=watcher, stop=stop)
-    _draw(run, out / PICTURES, watcher, stop)
+    scores = evaluate_run(run, protocols, (1, 10, FREE))
+    _draw(run, out / PICTURES)
     precision = {name: float(value) for name, value in best_of(first)["held_out"].items()}
     return TwoStages(scores, precision, time.monotonic() - start)
 
@@ -84,10 +84,10 @@ def _begun(folder: Path) -> bool:
     return (folder / "config.json").is_file()
 
 
-def _draw(run: Run, folder: Path, watcher: Watcher, stop: Stop) -> None:
+def _draw(run: Run, folder: Path) -> None:
     scenes, detector = run.data.scenes[:SCENES], run.model.detector
     assert isinstance(detector, Detector), "trained with one"
-    boxes = detected(detector, run.data.scenes, run.folder / FOUND, watcher=watcher, stop=stop)
+    boxes = detected(detector, run.data.scenes, run.folder / FOUND)
     folder.mkdir(parents=True, exist_ok=True)
     sheet = []
     for scene in scenes:

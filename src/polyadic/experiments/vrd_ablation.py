@@ -19,7 +19,6 @@ from polyadic.experiments.ablation import RANKS, REFIT, Ablation, ablate
 from polyadic.experiments.ablation_scores import ALL, MODEL, PHRASES, PREDICATES
 from polyadic.experiments.table4 import check_file, to_csv
 from polyadic.files import hide_paths, versions, write_text
-from polyadic.progress import Silent, Stop, Watcher
 from polyadic.structures.vocabulary import PolyadicError
 
 OURS = "ours, grown prior"
@@ -42,11 +41,9 @@ def vrd_ablation(
     out: Path,
     seeds: int = 3,
     ranks: Sequence[int] = RANKS,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
 ) -> VrdAblation:
     """`weights`: the backbone's. Interrupted, it goes on when it is called again."""
-    start, watcher, stop = time.monotonic(), watcher or Silent(), stop or Stop()
+    start = time.monotonic()
     if not weights.expanduser().is_file():
         raise PolyadicError(f"--weights: no file {weights}; it is the backbone's, tf_efficientnet_lite0 of timm")
     out = out.expanduser().resolve()
@@ -58,8 +55,8 @@ def vrd_ablation(
     recipe, ours = (PRESETS[name].change(**place) for name in ("vrd-pixels", "vrd-pixels-grown"))
     tasks = PHRASES, PREDICATES
     ranks = sorted(set(ranks))
-    table = ablate(recipe, out / "paper", ranks, seeds, watcher, stop, tasks, refit=_ends(ranks))
-    grown = ablate(ours, out / "ours", _OURS_RANKS, seeds, watcher, stop, tasks, refit=_OURS_RANKS)
+    table = ablate(recipe, out / "paper", ranks, seeds, tasks, refit=_ends(ranks))
+    grown = ablate(ours, out / "ours", _OURS_RANKS, seeds, tasks, refit=_OURS_RANKS)
     # a head of labels says nothing of predicates: its loss is another one
     mine = (row for row in grown.rows if row.what.startswith(MODEL))
     rows = (*table.rows, *(replace(row, what=row.what.replace(MODEL, OURS, 1), loss=None) for row in mine))

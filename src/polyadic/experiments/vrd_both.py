@@ -12,6 +12,7 @@ from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from polyadic import progress
 from polyadic.config.presets import PRESETS
 from polyadic.config.schema import Config
 from polyadic.evaluation.compare import PREDICTIONS
@@ -21,7 +22,6 @@ from polyadic.experiments.evaluating import detections_of, evaluate_run
 from polyadic.experiments.runs import open_run, pictured, seconds_of
 from polyadic.experiments.table1 import TASKS, TOPS
 from polyadic.files import hide_paths, versions, write_text
-from polyadic.progress import Stop, Watcher
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import train
 
@@ -54,7 +54,7 @@ def configs(root: Path, weights: Path, proposals: Path) -> dict[str, Config]:
 
 
 def vrd_both(
-    root: Path, weights: Path, proposals: Path, out: Path, seeds: Sequence[int], watcher: Watcher, stop: Stop
+    root: Path, weights: Path, proposals: Path, out: Path, seeds: Sequence[int]
 ) -> tuple[list[Row], dict[str, Config]]:
     """Interrupted, it goes on when it is called again."""
     for name, path in (("--weights", weights), ("--proposals", proposals)):
@@ -68,12 +68,12 @@ def vrd_both(
     for seed in seeds:
         for what, config in made.items():
             folder = out.expanduser().resolve() / f"{what.replace(' ', '-')}-seed-{seed}"
-            watcher.say(folder.name)
+            progress.say(folder.name)
             begun = (folder / "config.json").is_file()
-            train(config.change(seed=seed), folder, resume=begun, watcher=watcher, stop=stop)
+            train(config.change(seed=seed), folder, resume=begun)
             run = open_run(folder)
             boxes = detections_of(proposals.expanduser(), run)
-            found = evaluate_run(run, protocols, KS, boxes, watcher=watcher, stop=stop)
+            found = evaluate_run(run, protocols, KS, boxes)
             taken = round(seconds_of(folder), 1)
             rows += [
                 Row(what, seed, row.protocol.task, row.protocol.k, row.top, row.recall, row.mean_recall, taken)

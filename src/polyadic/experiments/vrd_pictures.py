@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool
 from PIL.Image import Image
 
+from polyadic import progress
 from polyadic.draw import contact_sheet, plan_column, plan_list, side_by_side
 from polyadic.draw.panels import Drawn, relations_to_draw
 from polyadic.draw.render import render_png
@@ -22,7 +23,6 @@ from polyadic.experiments.hits import as_predictions, matches
 from polyadic.experiments.runs import Run
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, Parts
-from polyadic.progress import Silent, Stop, Watcher
 from polyadic.ranking.relations import Ranking, named_boxes
 from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN
@@ -73,14 +73,12 @@ def draw_pictures(
     out: Path,
     number: int = 12,
     prior: float | None = None,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
 ) -> Pictures:
     """One PNG per photo, three columns: proposals and truths, the best triplets with the prior, and without it.
 
     `prior` is its exponent, by default the run's, or the paper's 1 where the run leaves it out.
     """
-    scenes, watcher = choose_scenes(run.data.scenes, number), watcher or Silent()
+    scenes = choose_scenes(run.data.scenes, number)
     if not scenes:
         raise PolyadicError(
             f"none of the {len(run.data):,} {run.data.split} photos is there and has {TRUTHS[0]} to {TRUTHS[-1]} "
@@ -89,17 +87,12 @@ def draw_pictures(
     model, words = _with_prior(run.model, prior)
     out.mkdir(parents=True, exist_ok=True)
     files, panels, totals = [], [], np.zeros(4, np.int64)
-    watcher.begin("pictures", len(scenes))
-    for scene in scenes:
-        if stop is not None:
-            stop.check()
+    for scene in progress.track(scenes, "pictures"):
         panel, counts = _picture(model, words, scene, _proposals(scene, detections))
         files.append(out / f"{Path(scene.name).stem}.png")
         panel.save(files[-1])
         panels.append(panel)
         totals += counts
-        watcher.move(len(files))
-    watcher.end()
     contact_sheet(panels, SIDE, gap=32).save(out / SHEET)
     return Pictures(tuple(files), out / SHEET, *totals.tolist())
 

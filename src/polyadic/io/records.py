@@ -15,7 +15,6 @@ What `polyadic predict --out` writes is read as well; its images are called by t
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float, Int
 
-from polyadic.files import parse_json
+from polyadic.files import atomic_write, parse_json
 from polyadic.io.published import read_lu_detections, read_lu_predictions, read_motifs
 from polyadic.io.store import read_tensors, write_tensors
 from polyadic.structures.coco_results import coco_images
@@ -49,14 +48,9 @@ def write_jsonl(
     path = Path(path).expanduser()
     if path.exists() and not overwrite:
         raise PolyadicError(f"{path} exists; choose another name, or overwrite=True")
-    part = path.with_name(path.name + f".{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            for each in predictions:
-                file.write(json.dumps(to_record(each, vocabulary), ensure_ascii=False) + "\n")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_write(path) as part, part.open("w", encoding="utf-8") as file:
+        for each in predictions:
+            file.write(json.dumps(to_record(each, vocabulary), ensure_ascii=False) + "\n")
     return path
 
 
@@ -303,17 +297,13 @@ def write_detections(
         raise PolyadicError(f"{path} exists; choose another name, or overwrite=True")
     if not path.parent.is_dir():
         raise PolyadicError(f"no folder {path.parent} to write {path.name} in")
-    part = path.with_name(path.name + f".{os.getpid()}.part")
-    try:
+    with atomic_write(path) as part:
         if path.suffix == ".safetensors":
             write_tensors(part, _once(detections), vocabulary, about)
         else:
             with part.open("w", encoding="utf-8") as file:
                 for each in _once(detections):
                     file.write(json.dumps(_to_record(each, vocabulary), ensure_ascii=False) + "\n")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
     return path
 
 

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 from polyadic.config.files import load_config
 from polyadic.config.schema import Config
-from polyadic.progress import Interrupted, Silent, Stop, Watcher
 from polyadic.training.run import check_new, check_same, config_path
 from polyadic.training.trainer import Trainer, pick_device
 
 if TYPE_CHECKING:
     from polyadic.model.relation_model import RelationModel
 
-__all__ = ["Interrupted", "Silent", "Stop", "Watcher", "pick_device", "run_config", "train"]
+__all__ = ["pick_device", "run_config", "train"]
 
 # what may differ when a run is resumed: where things are, and how fast
 _FREE = (
@@ -31,16 +30,14 @@ _FREE = (
 )
 
 
-def train(
-    config: Config, out: str | Path, *, resume: bool = False, watcher: Watcher | None = None, stop: Stop | None = None
-) -> RelationModel:
+def train(config: Config, out: str | Path, *, resume: bool = False) -> RelationModel:
     """Train into the folder `out`, which must be new or empty; with `resume`, go on in it. Returns the best model."""
     folder = Path(out).expanduser()
     if resume:
         check_same(config, run_config(folder), folder, _FREE)
     else:
         check_new(folder)
-    return Trainer(config, folder, watcher or Silent(), stop or Stop()).run(resume)
+    return Trainer(config, folder).run(resume)
 
 
 def run_config(folder: Path) -> Config:

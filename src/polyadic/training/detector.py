@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polyadic import progress
 from polyadic.config.detector import DetectorConfig
 from polyadic.config.files import load_detector_config
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.evaluation.average_precision import average_precision
 from polyadic.files import write_text
 from polyadic.model.relation_model import PRECISION
-from polyadic.progress import Silent, Stop, Watcher
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import run as checkpoint
 from polyadic.training.loop import Runner, Task
@@ -37,11 +37,9 @@ def train_detector(
     out: str | Path,
     *,
     resume: bool = False,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
 ) -> Detector:
     """Train into the folder `out`, new or empty; with `resume`, go on in it. Returns the best detector so far."""
-    folder, watcher, stop = Path(out).expanduser(), watcher or Silent(), stop or Stop()
+    folder = Path(out).expanduser()
     if resume:
         before = detector_run_config(folder)
         check_same(config, before, folder, _FREE)
@@ -53,7 +51,7 @@ def train_detector(
         raise PolyadicError("nothing to train: training.epochs is 0")
     data, device = load_boxes(config), pick_device(config.device)
     for line in data.notes:
-        watcher.say(line)
+        progress.say(line)
     if config.threads:
         torch.set_num_threads(config.threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA is deterministic with it
@@ -72,7 +70,7 @@ def train_detector(
         else:
             _begin(config, folder, position, detector, about)
         with only_one(folder):
-            _learn(detector, data, folder, position, parts.get("state"), about, watcher, stop)
+            _learn(detector, data, folder, position, parts.get("state"), about)
     return Detector.load(folder / "model", device)
 
 
@@ -102,8 +100,6 @@ def _learn(
     position: Position,
     state: dict[str, Any] | None,
     about: dict[str, Any],
-    watcher: Watcher,
-    stop: Stop,
 ) -> None:
     config = detector.config
     if state is None:
@@ -125,12 +121,10 @@ def _learn(
             PRECISION[config.precision],
             config.workers,
             record,
-            watcher,
-            stop,
             save_best,
             save_position,
         )
-        runner.run(_task(detector, data, watcher, stop), position, state)
+        runner.run(_task(detector, data), position, state)
     finally:
         torch.use_deterministic_algorithms(deterministic)
         record.close()
@@ -138,7 +132,7 @@ def _learn(
     checkpoint.save(folder, position, {}, about)
 
 
-def _task(detector: Detector, data: BoxData, watcher: Watcher, stop: Stop) -> Task:
+def _task(detector: Detector, data: BoxData) -> Task:
     config = detector.config
 
     def loss(batch: list[Shown]) -> tuple[Tensor, int]:
@@ -147,7 +141,7 @@ def _task(detector: Detector, data: BoxData, watcher: Watcher, stop: Stop) -> Ta
 
     def validate() -> dict[str, float]:
         images, workers = config.training.images, config.workers
-        found = detect_scenes(detector, data.validation, images, workers, watcher, stop, "validation")
+        found = detect_scenes(detector, data.validation, images, workers, "validation")
         return average_precision(found, len(data.vocabulary.objects))
 
     def train_mode() -> None:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from polyadic import progress
 from polyadic.config.schema import Stage
-from polyadic.progress import Interrupted, Stop, Watcher
+from polyadic.progress import Interrupted
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import number_of
 from polyadic.training.loading import load_batches
@@ -53,8 +54,6 @@ class Runner:
     precision: torch.dtype
     workers: int
     record: Record
-    watcher: Watcher
-    stop: Stop
     save_best: Callable[[dict[str, float]], None]
     save_position: Callable[[Position, dict[str, Any]], None]
 
@@ -90,7 +89,7 @@ class Runner:
                 self.record.write("epoch", position.total, numbers, best=position.best, **about)
                 words = ", ".join(f"{name} {value:.2f}" for name, value in numbers.items())
                 told = f"held-out {words}" if words else "nothing is held out, so the last epoch is kept"
-                self.watcher.say(f"{task.name} {position.epoch + 1}/{task.stage.epochs}: {told}")
+                progress.say(f"{task.name} {position.epoch + 1}/{task.stage.epochs}: {told}")
                 position.next_epoch()
                 keep()
         except Interrupted:
@@ -112,51 +111,53 @@ class Runner:
         stage, start = task.stage, time.monotonic()
         saved, every = start, max(1, steps // 50)
         task.train_mode()
-        self.watcher.begin(f"{task.name} {position.epoch + 1}/{stage.epochs}", steps)
-        self.watcher.move(position.step)
-        examples = task.examples(position.epoch)
-        for batch in load_batches(examples, self._order(task, position, steps), self.workers if task.read else 0):
-            torch.manual_seed(number_of(self.seed, task.name, position.epoch, position.step))
-            rate = stage.rate * factor(stage, position.epoch * steps + position.step, stage.epochs * steps)
-            for group in optimiser.param_groups:
-                group["lr"] = rate
-            optimiser.zero_grad(set_to_none=True)
-            try:
-                found = task.loss(batch)
-            except PolyadicError as error:  # scores that are not finite
-                raise PolyadicError(f"{_where(task, position, batch)}: {error}") from error
-            norm = None
-            if found is not None:
-                loss, rows = found
-                value = float(loss.detach())
-                if not math.isfinite(value):
-                    raise PolyadicError(f"{_where(task, position, batch)}: the loss is {value}; {_CURE}")
-                scaler.scale(loss).backward()
-                scaler.unscale_(optimiser)
-                norm = float(nn.utils.clip_grad_norm_(parameters, stage.clip))
-                if not math.isfinite(norm) and not scaler.is_enabled():
-                    raise PolyadicError(f"{_where(task, position, batch)}: the gradient is {norm}; {_CURE}")
-                scaler.step(optimiser)
-                scaler.update()
-                if scaler.is_enabled() and scaler.get_scale() < _LEAST_SCALE:  # each step was skipped
-                    raise PolyadicError(f"{_where(task, position, batch)}: no gradient is finite in float16; {_CURE}")
-                position.rows, position.loss = position.rows + rows, position.loss + value * rows
-            position.step += 1
-            position.total += 1
-            mean = position.loss / max(position.rows, 1)
-            self.watcher.move(position.step, loss=mean, rate=rate)
-            if position.step % every == 0 or position.step == steps:
-                numbers = {"loss": mean, "rate": rate, "seconds": round(time.monotonic() - start, 3)}
-                if norm is not None and math.isfinite(norm):  # not in a step without pairs, or that the scaler skips
-                    numbers["norm"] = norm
-                place = {"stage": task.name, "epoch": position.epoch + 1, "step": position.step}
-                self.record.write("step", position.total, numbers, **place)
-            if self.stop.asked:
-                raise Interrupted
-            if time.monotonic() - saved > 60 * MINUTES:
-                keep()
-                saved = time.monotonic()
-        self.watcher.end()
+        with progress.task(f"{task.name} {position.epoch + 1}/{stage.epochs}", steps) as move:
+            move(position.step)
+            examples = task.examples(position.epoch)
+            for batch in load_batches(examples, self._order(task, position, steps), self.workers if task.read else 0):
+                torch.manual_seed(number_of(self.seed, task.name, position.epoch, position.step))
+                rate = stage.rate * factor(stage, position.epoch * steps + position.step, stage.epochs * steps)
+                for group in optimiser.param_groups:
+                    group["lr"] = rate
+                optimiser.zero_grad(set_to_none=True)
+                try:
+                    found = task.loss(batch)
+                except PolyadicError as error:  # scores that are not finite
+                    raise PolyadicError(f"{_where(task, position, batch)}: {error}") from error
+                norm = None
+                if found is not None:
+                    loss, rows = found
+                    value = float(loss.detach())
+                    if not math.isfinite(value):
+                        raise PolyadicError(f"{_where(task, position, batch)}: the loss is {value}; {_CURE}")
+                    scaler.scale(loss).backward()
+                    scaler.unscale_(optimiser)
+                    norm = float(nn.utils.clip_grad_norm_(parameters, stage.clip))
+                    if not math.isfinite(norm) and not scaler.is_enabled():
+                        raise PolyadicError(f"{_where(task, position, batch)}: the gradient is {norm}; {_CURE}")
+                    scaler.step(optimiser)
+                    scaler.update()
+                    if scaler.is_enabled() and scaler.get_scale() < _LEAST_SCALE:  # each step was skipped
+                        raise PolyadicError(
+                            f"{_where(task, position, batch)}: no gradient is finite in float16; {_CURE}"
+                        )
+                    position.rows, position.loss = position.rows + rows, position.loss + value * rows
+                position.step += 1
+                position.total += 1
+                mean = position.loss / max(position.rows, 1)
+                move(position.step, loss=mean, rate=rate)
+                if position.step % every == 0 or position.step == steps:
+                    numbers = {"loss": mean, "rate": rate, "seconds": round(time.monotonic() - start, 3)}
+                    if norm is not None and math.isfinite(
+                        norm
+                    ):  # not in a step without pairs, or that the scaler skips
+                        numbers["norm"] = norm
+                    place = {"stage": task.name, "epoch": position.epoch + 1, "step": position.step}
+                    self.record.write("step", position.total, numbers, **place)
+                progress.check()
+                if time.monotonic() - saved > 60 * MINUTES:
+                    keep()
+                    saved = time.monotonic()
 
     def _order(self, task: Task, position: Position, steps: int) -> list[list[int]]:
         """What is left of the epoch, by step."""

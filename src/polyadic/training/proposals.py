@@ -16,11 +16,11 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from polyadic import progress
 from polyadic.config.detector import DetectorConfig
 from polyadic.detectors.faster_rcnn import Detector, to_pixels
 from polyadic.files import find_model
 from polyadic.io.records import read_detections, write_detections
-from polyadic.progress import Silent, Stop, Watcher
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo
 from polyadic.structures.scenes import Scene
@@ -127,23 +127,18 @@ def detect_scenes(
     scenes: Sequence[Scene],
     images: int,
     workers: int = 0,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
     text: str = "boxes",
 ) -> Iterator[tuple[Scene, Detections]]:
     """What the detector finds in each image, in order and in the annotated frame; `images` at once."""
-    watcher = watcher or Silent()
-    watcher.begin(text, len(scenes))
     batches = [list(range(at, min(at + images, len(scenes)))) for at in range(0, len(scenes), images)]
     done = 0
-    for batch in load_batches(_Photos(scenes), batches, workers):
-        if stop is not None:
-            stop.check()
-        for found in detector.detect(batch, images):
-            yield scenes[done], found
-            done += 1
-        watcher.move(done)
-    watcher.end()
+    with progress.task(text, len(scenes)) as move:
+        for batch in load_batches(_Photos(scenes), batches, workers):
+            progress.check()
+            for found in detector.detect(batch, images):
+                yield scenes[done], found
+                done += 1
+            move(done)
 
 
 class _Photos(Dataset[Photo]):
@@ -190,11 +185,9 @@ def detected(
     scenes: Sequence[Scene],
     folder: Path | None = None,
     workers: int = 0,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
 ) -> dict[str, Detections]:
     """The boxes of each scene by its name; `folder` keeps them for the next time, and for after an interruption."""
-    watcher, own = watcher or Silent(), fingerprint(detector)
+    own = fingerprint(detector)
     found: dict[str, Detections] = {}
     twice = next((name for name, n in Counter(scene.name for scene in scenes).items() if n > 1), None)
     if twice is not None:
@@ -208,7 +201,7 @@ def detected(
             found |= {each.image: each for each in read_detections(path, detector.vocabulary)}
             continue
         batch = max(1, detector.config.training.images)
-        new = [each for _, each in detect_scenes(detector, part, batch, workers, watcher, stop, text)]
+        new = [each for _, each in detect_scenes(detector, part, batch, workers, text)]
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_detections(path, new, detector.vocabulary, overwrite=True)

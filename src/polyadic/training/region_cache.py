@@ -11,7 +11,6 @@ import errno
 import hashlib
 import os
 import re
-import secrets
 import struct
 import time
 import warnings
@@ -29,18 +28,19 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from polyadic import progress
 from polyadic.config.schema import Pixels
 from polyadic.cp import require_tensor
+from polyadic.files import atomic_write
 from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import pool_regions, union_rows
-from polyadic.progress import Stop, Watcher
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 from polyadic.training.loading import load_batches
 
 _FORMAT = "polyadic.FeatureCache/1"
 _KEY = re.compile(r"[0-9a-f]{16,128}")
-_FILE = re.compile(rf"({_KEY.pattern})\.safetensors|\.{_KEY.pattern}\.\d+\.[0-9a-f]+\.part")
+_FILE = re.compile(rf"({_KEY.pattern})\.safetensors|\.{_KEY.pattern}(?:\.safetensors)?\.\d+\.[0-9a-f]+\.part")
 _STALE = 3600  # seconds after which a half-written file has no writer any more
 _SHARERS = 16  # so many processes stay below the limit together; see _scan
 
@@ -134,11 +134,10 @@ class FeatureCache:
             growth -= path.stat().st_size
         if not self._make_room(growth):
             return False
-        half = path.with_name(f".{key}.{os.getpid()}.{secrets.token_hex(4)}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            half.write_bytes(data)  # no fsync: the checksum finds what a power cut leaves
-            os.replace(half, path)
+            with atomic_write(path) as part:
+                part.write_bytes(data)  # no fsync: the checksum finds what a power cut leaves
         except OSError as error:
             full = error.errno in {errno.ENOSPC, errno.EDQUOT}
             raise PolyadicError(
@@ -146,9 +145,6 @@ class FeatureCache:
                 + ("free some space, or set a lower limit" if full else "make it writable")
                 + " or choose another folder; earlier entries are kept"
             ) from error
-        finally:
-            with suppress(OSError):
-                half.unlink()
         self._total += growth
         self._mine.add(key)
         self._checked.discard(key)
@@ -401,8 +397,6 @@ def fill(
     scenes: Sequence[Scene],
     boxes: Sequence[Float[np.ndarray, "_ 4"]],
     workers: int,
-    watcher: Watcher,
-    stop: Stop,
 ) -> None:
     """Compute what the cache lacks. What has been computed stays, whenever this is interrupted."""
     if not regions.cache.limit or regions.full or not scenes:
@@ -414,22 +408,17 @@ def fill(
     if present == len(scenes):
         return
     missing, told = _Missing(regions, scenes, boxes), False
-    watcher.begin("features", len(scenes))
-    for at, ((picture_digest, picture),) in enumerate(
-        load_batches(missing, [[i] for i in range(len(scenes))], workers)
-    ):
-        stop.check()
+    pictures = load_batches(missing, [[i] for i in range(len(scenes))], workers)
+    for at, ((picture_digest, picture),) in enumerate(progress.track(pictures, "features", len(scenes))):
         scene = scenes[at]
         regions.digests[scene.name] = picture_digest
         if picture is not None and not regions.full:
             if not told:
-                watcher.say(announce(len(scenes), per_image, regions.cache, max(present, at)))
+                progress.say(announce(len(scenes), per_image, regions.cache, max(present, at)))
                 told = True
             inside, unions = regions.compute(backbone, picture, boxes[at], scene)
             stored = regions.cache.store(regions.key(scene, boxes[at]), {"regions": inside, "unions": unions})
             regions.full = not stored
-        watcher.move(at + 1)
-    watcher.end()
     if regions.full:
         warnings.warn(
             f"the feature cache is full ({regions.cache.folder}): the rest is computed anew in each epoch; "

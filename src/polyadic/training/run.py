@@ -16,7 +16,7 @@ import torch
 
 from polyadic.config.checks import difference, value_at
 from polyadic.config.settings import Settings
-from polyadic.files import write_text
+from polyadic.files import atomic_write, write_text
 from polyadic.progress import undisturbed
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -46,22 +46,17 @@ class Position:
 
 def save(folder: Path, position: Position, parts: dict[str, Any], about: dict[str, Any]) -> None:
     """Whole or not at all: the one before survives a full disk."""
-    half = folder / f".{FILE}.part"
     try:
-        with undisturbed(), half.open("wb") as file:
+        with undisturbed(), atomic_write(folder / FILE) as part, part.open("wb") as file:
             torch.save({"position": asdict(position), "parts": parts, "about": about}, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(half, folder / FILE)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         cure = "the one before is kept: free some space, then --resume"
         if not (folder / FILE).exists():
             cure = "free some space, and start again"
         raise PolyadicError(f"cannot write a checkpoint to {folder} ({reason}); {cure}") from error
-    finally:
-        with suppress(OSError):
-            half.unlink()
 
 
 def load(folder: Path) -> tuple[Position, dict[str, Any], dict[str, Any]]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import Dataset
 
+from polyadic import progress
 from polyadic.boxes import box_place, ordered_pairs, pair_numbers
 from polyadic.config.schema import Config, Pixels
 from polyadic.evaluation import Evaluator
@@ -21,7 +22,6 @@ from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import PairInputs
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, PairScores, Parts
-from polyadic.progress import Silent, Stop, Watcher
 from polyadic.structures.scenes import Scene
 from polyadic.training.examples import BoxSource, Example, Examples
 from polyadic.training.loading import load_batches
@@ -40,24 +40,17 @@ def score_scenes(
     regions: Regions | None,
     workers: int = 0,
     seed: int = 0,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
     text: str = "scores",
 ) -> Iterator[tuple[Example, PairScores]]:
     """All ordered pairs of each image, in order, as at test time: overlapping detections are left out."""
     source = replace(source, nms=model.config.ranking.nms)
     examples = Examples(scenes, "everything", source, model.config.sources, regions, (seed, "validation", 0))
-    watcher = watcher or Silent()
     model.eval()
-    watcher.begin(text, len(scenes))
-    for done, (example,) in enumerate(load_batches(examples, [[at] for at in range(len(scenes))], workers), 1):
-        if stop is not None:
-            stop.check()
+    batches = load_batches(examples, [[at] for at in range(len(scenes))], workers)
+    for (example,) in progress.track(batches, text, len(scenes)):
         inputs = example.complete(regions, model.backbone).to(model.device)
         confidences = None if source.true else torch.from_numpy(example.boxes.scores)
         yield example, model.score(inputs, confidences)
-        watcher.move(done)
-    watcher.end()
 
 
 @torch.no_grad()
@@ -70,8 +63,6 @@ def recall(
     seed: int,
     k: int | None,
     parts: Parts = ALL,
-    watcher: Watcher | None = None,
-    stop: Stop | None = None,
 ) -> dict[str, float]:
     """R@50 and R@100 (lu2016): phrase classification on true boxes, else relationship detection; and the held-out loss.
 
@@ -81,7 +72,7 @@ def recall(
     protocol = get_protocol("lu2016").change(task=task, k=k, tops=(50, 100))
     evaluator = Evaluator([protocol], len(model.vocabulary.predicates))
     loss, rows = 0.0, 0
-    for example, scores in score_scenes(model, scenes, source, regions, workers, seed, watcher, stop, "validation"):
+    for example, scores in score_scenes(model, scenes, source, regions, workers, seed, "validation"):
         evaluator.update(example.scene, model.predictions(example.scene, scores, k, 100, parts))
         loss, rows = loss + annotated_loss(example, scores), rows + len(example.boxes.pairs)
     found = {f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}
@@ -127,13 +118,9 @@ def backbone(trainer: Trainer, fresh: bool) -> Task:
     def validate() -> dict[str, float]:
         net.eval()
         right = total = 0
-        trainer.watcher.begin("validation", len(data.validation))
-        for done, scene in enumerate(data.validation, 1):
-            trainer.stop.check()
+        for scene in progress.track(data.validation, "validation"):
             scores, labels = logits([(scene, prepare_picture(scene.open(), net.pixels))])
             right, total = right + int((scores.argmax(-1) == labels).sum()), total + len(labels)
-            trainer.watcher.move(done)
-        trainer.watcher.end()
         return {"accuracy": 100 * right / total} if total else {}
 
     return Task(
@@ -273,8 +260,6 @@ def _pairs(trainer: Trainer, name: str, source: BoxSource, fresh: bool) -> Task:
             config.seed,
             config.validation.k or None,
             Parts(selected=selecting),
-            trainer.watcher,
-            trainer.stop,
         )
         return {"recall": (found["R@50"] + found["R@100"]) / 2, **found} if found else {}
 

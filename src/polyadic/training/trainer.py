@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyadic import progress
 from polyadic.config.schema import Config
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.files import write_text
 from polyadic.model.relation_model import PRECISION, RelationModel
 from polyadic.prior import TripletPrior
-from polyadic.progress import Stop, Watcher
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import run as checkpoint
 from polyadic.training import stages
@@ -46,8 +46,8 @@ def pick_device(name: str) -> torch.device:
 class Trainer:
     """Data, model, features and diary of a run."""
 
-    def __init__(self, config: Config, folder: Path, watcher: Watcher, stop: Stop) -> None:
-        self.config, self.folder, self.watcher, self.stop = config, folder, watcher, stop
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config, self.folder = config, folder
         if not stages.planned(config):
             raise PolyadicError("nothing to train: no stage has epochs (triplets.epochs, selection.epochs, ...)")
         self.device = pick_device(config.device)
@@ -55,7 +55,7 @@ class Trainer:
         self.regions: Regions | None = None
         self.data = load_training(config)
         for line in self.data.notes:
-            watcher.say(line)
+            progress.say(line)
         self.about = {"data": self.data.fingerprint()}
         self.detector: Detector | None = None
         if config.data.detector:
@@ -111,11 +111,11 @@ class Trainer:
             if self.config.proposals.epochs and self.data.detections is None:
                 scenes = (*self.data.fit, *self.data.validation)
                 place, workers = self.folder / FOUND, self.config.workers
-                found = detected(self.detector, scenes, place, workers, self.watcher, self.stop)
+                found = detected(self.detector, scenes, place, workers)
                 boxes = sum(map(len, found.values()))
                 if not boxes:
                     raise PolyadicError("the detector finds no box in any training image: train it longer")
-                self.watcher.say(f"the detector finds {boxes / len(found):.1f} boxes per image")
+                progress.say(f"the detector finds {boxes / len(found):.1f} boxes per image")
                 self.data = replace(self.data, detections=found)
         except OSError as error:
             raise PolyadicError(f"cannot write the run to {self.folder} ({error.strerror})") from error
@@ -154,8 +154,6 @@ class Trainer:
             self.precision,
             self.config.workers,
             self.record,
-            self.watcher,
-            self.stop,
             save_best,
             lambda at, held: self._keep(at, {"state": held}),
         )
@@ -180,7 +178,7 @@ class Trainer:
             rng, tested = np.random.default_rng(0), replace(source, nms=config.ranking.nms)
             boxes = [source.boxes(scene, rng).boxes for scene in self.data.fit]
             boxes += [tested.boxes(scene, rng).boxes for scene in self.data.validation]
-            fill(self.regions, backbone, scenes, boxes, config.workers, self.watcher, self.stop)
+            fill(self.regions, backbone, scenes, boxes, config.workers)
 
     def region_sample(self, source: BoxSource) -> tuple[Tensor, Tensor]:
         """Features of some boxes, [M, D], and of boxes around pairs, [L, E]."""

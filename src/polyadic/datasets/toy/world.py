@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from polyadic import progress
 from polyadic.datasets import coco as coco_relations
 from polyadic.datasets.reading import Report
 from polyadic.datasets.toy.annotator import annotate
@@ -72,7 +72,7 @@ def no_files(*_: object) -> NoReturn:
     raise PolyadicError("toy is drawn, not kept in files: write it as coco with polyadic data draw --out FOLDER")
 
 
-def write(world: World, folder: str | Path, progress: Callable[[int, int], None] | None = None) -> list[Path]:
+def write(world: World, folder: str | Path) -> list[Path]:
     """Pictures in `images/`, and COCO + `rel_annotations` per split, which `load_dataset("coco", folder)` reads."""
     folder = Path(folder).expanduser()
     try:
@@ -82,10 +82,8 @@ def write(world: World, folder: str | Path, progress: Callable[[int, int], None]
         (folder / "images").mkdir()
         datasets = [world.dataset(split) for split in SPLITS]
         scenes = [scene for dataset in datasets for scene in dataset]
-        for done, scene in enumerate(scenes, 1):
+        for scene in progress.track(scenes, "drawing"):
             scene.open().save(folder / scene.image)
-            if progress:
-                progress(done, len(scenes))
         return coco_relations.write(datasets, folder)
     except OSError as error:
         raise PolyadicError(f"toy: cannot write to {folder} ({error})") from error

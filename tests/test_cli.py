@@ -256,7 +256,7 @@ def test_check_names_file_record_field_and_number(run: Run, tmp_path: Path) -> N
         "error: unknown class: 2",
         "annotations_train.json, a.jpg, relation 0, subject.category: expected a class from 0 to 2, got 7",
         "annotations_train.json, a.jpg, relation 1, predicate: expected a class from 0 to 1, got 9",
-        "error: box inside out: 1",
+        "error: inverted box: 1",
         "warning: box outside the frame: 1",
         "missing pictures: 1 of 2",
         "    b.jpg",
@@ -291,7 +291,7 @@ def test_check_finds_empty_splits_and_images_in_two_splits(run: Run, tmp_path: P
     both = {"c.jpg": TEST["c.jpg"]}
     result = run("data", "check", "vrd", "--root", write_vrd(tmp_path / "a", train=both))
     assert result.code == 1
-    assert "c.jpg: stands in train as well as in test" in result.out
+    assert "c.jpg: is in train and in test" in result.out
     result = run("data", "check", "vrd", "--root", write_vrd(tmp_path / "b", train={}))
     assert result.code == 1
     assert "the split train has no images" in result.out

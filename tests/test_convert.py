@@ -1,3 +1,5 @@
+"""Conversion to COCO + rel_annotations, and back to VRD."""
+
 from __future__ import annotations
 
 import json
@@ -7,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from shared_data import shared
-from vg_files import FIELDS, VG200, h5_values, write_vg150, write_vg200
+from vg_files import FIELDS, write_vg150, write_vg200
 
-from polyadic.datasets import coco as coco_relations
-from polyadic.datasets import format_of, load_dataset
+from polyadic.datasets import coco, format_of, load_dataset
 from polyadic.datasets.check import convert
 from polyadic.datasets.reading import Report
 from polyadic.structures.scenes import Dataset, Scene
@@ -40,7 +41,7 @@ def write_vrd(root: Path) -> Path:
         "predicates.json": ["ride", "on", "near"],
         "annotations_train.json": VRD,
         "annotations_test.json": {"c.jpg": VRD["b.jpg"][2:]},
-        "train_image_metadata.json": {"b.jpg": {"width": 30, "height": 20}},
+        "train_image_metadata.json": {"b.gif": {"width": 30, "height": 20}},
         "test_image_metadata.json": {},
     }
     for name, value in files.items():
@@ -52,31 +53,14 @@ WRITERS = {"vrd": write_vrd, "vg150": write_vg150, "vg200": write_vg200}
 
 
 def contents(root: Path) -> dict[str, Any]:
-    values = {path.name: json.loads(path.read_text()) for path in root.glob("*.json")}
-    return {**values, **{path.name: h5_values(path) for path in root.glob("*.h5")}}
+    return {path.name: json.loads(path.read_text()) for path in root.glob("*.json")}
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_there_and_back_every_file_is_equal(tmp_path: Path, name: str) -> None:
+def test_converted_scenes_equal_the_original_ones(tmp_path: Path, name: str) -> None:
     old = WRITERS[name](tmp_path / "old")
-    there = convert(name, old, "coco", tmp_path / "coco")
-    assert there == [tmp_path / "coco" / "train.json", tmp_path / "coco" / "test.json"]
-    back = convert("coco", tmp_path / "coco", name, tmp_path / "back")
-    assert {path.name for path in back} == set(contents(old))
-    assert contents(tmp_path / "back") == contents(old)
-    kind = format_of(name)
-    for split in ("train", "test"):
-        a, b = (kind.read(root, split, Report()) for root in (old, tmp_path / "back"))
-        assert [s.name for s in a] == [s.name for s in b]
-        for x, y in zip(a, b, strict=True):
-            assert (x.size, x.boxes.tolist(), x.labels.tolist()) == (y.size, y.boxes.tolist(), y.labels.tolist())
-            assert x.relations.tolist() == y.relations.tolist()
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_converted_scenes_are_the_scenes(tmp_path: Path, name: str) -> None:
-    old = WRITERS[name](tmp_path / "old")
-    convert(name, old, "coco", tmp_path / "coco")
+    files = convert(name, old, "coco", tmp_path / "coco")
+    assert files == [tmp_path / "coco" / "train.json", tmp_path / "coco" / "test.json"]
     for split in ("train", "test"):
         a, b = format_of(name).read(old, split, Report()), load_dataset("coco", tmp_path / "coco", split)
         assert a.vocabulary == b.vocabulary
@@ -87,95 +71,84 @@ def test_converted_scenes_are_the_scenes(tmp_path: Path, name: str) -> None:
             assert np.array_equal(x.triplets, y.triplets)
 
 
-def test_the_published_vrd_comes_back_equal(tmp_path: Path, unchecked: None) -> None:
+def test_vrd_survives_the_round_trip(tmp_path: Path) -> None:
+    old = write_vrd(tmp_path / "old")
+    convert("vrd", old, "coco", tmp_path / "coco")
+    convert("coco", tmp_path / "coco", "vrd", tmp_path / "back")
+    assert contents(tmp_path / "back") == contents(old)
+
+
+def test_the_published_vrd_survives_the_round_trip(tmp_path: Path, unchecked: None) -> None:
     old = shared("data", "vrd", "annotations_train.json").parent
     convert("vrd", old, "coco", tmp_path / "coco")
-    back = convert("coco", tmp_path / "coco", "vrd", tmp_path / "back")
-    names = [f"annotations_{split}.json" for split in ("train", "test")] + ["objects.json", "predicates.json"]
-    for name in names:
-        assert tmp_path / "back" / name in back
-        assert (tmp_path / "back" / name).exists()
+    convert("coco", tmp_path / "coco", "vrd", tmp_path / "back")
+    for name in ("annotations_train.json", "annotations_test.json", "objects.json", "predicates.json"):
         assert json.loads((tmp_path / "back" / name).read_text()) == json.loads((old / name).read_text())
 
 
-@pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("taken", ["train.json", "test.json"])
-def test_nothing_is_overwritten_and_nothing_written_then(tmp_path: Path, name: str, taken: str) -> None:
-    old, new = WRITERS[name](tmp_path / "old"), tmp_path / "coco"
+@pytest.mark.parametrize("existing", ["train.json", "test.json"])
+def test_existing_files_are_never_overwritten(tmp_path: Path, existing: str) -> None:
+    old, new = write_vrd(tmp_path / "old"), tmp_path / "coco"
     new.mkdir()
-    (new / taken).write_text("mine")
-    with pytest.raises(PolyadicError, match=f"{taken} exists and is not overwritten") as caught:
-        convert(name, old, "coco", new)
-    assert "\n" not in str(caught.value)
-    assert [(path.name, path.read_text()) for path in new.iterdir()] == [(taken, "mine")]
-    with pytest.raises(PolyadicError, match="exists and is not overwritten"):
-        convert(name, tmp_path / "nowhere", "coco", new)  # said before anything is read
+    (new / existing).write_text("mine")
+    for root in (old, tmp_path / "nowhere"):  # reported before anything is read
+        with pytest.raises(PolyadicError, match=f"{existing} exists and is not overwritten"):
+            convert("vrd", root, "coco", new)
+    assert [(path.name, path.read_text()) for path in new.iterdir()] == [(existing, "mine")]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("disk full")])
 def test_an_interruption_leaves_nothing(tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, content = write_vrd(tmp_path / "old"), coco_relations._content
+    old, content = write_vrd(tmp_path / "old"), coco._content
 
     def interrupted(dataset: Dataset) -> Any:
         if dataset.split == "test":
             raise error
         return content(dataset)
 
-    monkeypatch.setattr(coco_relations, "_content", interrupted)
+    monkeypatch.setattr(coco, "_content", interrupted)
     with pytest.raises((KeyboardInterrupt, PolyadicError)):
         convert("vrd", old, "coco", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(("a", "b"), [("vrd", "vg150"), ("coco", "coco"), ("vg150", "vg200"), ("vrd", "vrd")])
-def test_other_pairs_are_refused(tmp_path: Path, a: str, b: str) -> None:
-    with pytest.raises(PolyadicError, match=f"to coco or back, got {a} to {b}"):
+@pytest.mark.parametrize(
+    ("a", "b"), [("vrd", "vg150"), ("coco", "coco"), ("coco", "vg150"), ("vg150", "vg200"), ("vrd", "vrd")]
+)
+def test_other_conversions_are_refused(tmp_path: Path, a: str, b: str) -> None:
+    with pytest.raises(PolyadicError, match=f"got {a} to {b}"):
         convert(a, tmp_path, b, tmp_path)
-    with pytest.raises(PolyadicError, match="no dataset is called 'voc'"):
-        convert(a, tmp_path, "voc", tmp_path)
 
 
-def own(root: Path, used: bool, split: str = "train") -> Path:
-    boxes = np.asarray([[0, 1, 5, 6], [2, 3, 9, 9], [1, 1, 2, 2.5]][: 2 if used else 3], np.float64)
-    relations = np.asarray([[1, 0, 0]])
-    scene = Scene("a.jpg", root / "a.jpg", (10, 12), boxes, np.arange(len(boxes)) % 2, relations)
+def write_own(root: Path, related: bool, split: str = "train") -> Path:
+    boxes = np.asarray([[0, 1, 5, 6], [2, 3, 9, 9], [1, 1, 2, 2.5]][: 2 if related else 3], np.float64)
+    scene = Scene("a.jpg", root / "a.jpg", (10, 12), boxes, np.arange(len(boxes)) % 2, np.asarray([[1, 0, 0]]))
     root.mkdir(exist_ok=True)
-    coco_relations.write([Dataset("own", split, Vocabulary(("man", "cup"), ("holds",)), (scene,), root)], root)
+    coco.write([Dataset("own", split, Vocabulary(("man", "cup"), ("holds",)), (scene,), root)], root)
     return root
 
 
 def test_own_data_becomes_vrd_when_all_boxes_are_related(tmp_path: Path) -> None:
-    convert("coco", own(tmp_path / "own", used=True), "vrd", tmp_path / "vrd", ["train"])
+    convert("coco", write_own(tmp_path / "own", related=True), "vrd", tmp_path / "vrd", splits=["train"])
     train = load_dataset("vrd", tmp_path / "vrd")
     assert train.vocabulary.objects == ("man", "cup")
     assert train[0].boxes.tolist() == [[2, 3, 9, 9], [0, 1, 5, 6]]
     assert train[0].triplets.tolist() == [[1, 0, 0]]
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("vrd", "a.jpg has 1 boxes outside relations, which VRD's format cannot hold"),
-        ("vg200", "only a dataset that came from VG200"),
-        ("vg150", "only a dataset that came from VG150"),
-    ],
-)
-def test_what_a_format_cannot_hold_is_refused_in_one_line(tmp_path: Path, name: str, says: str) -> None:
-    with pytest.raises(PolyadicError, match=says) as caught:
-        convert("coco", own(tmp_path / "own", used=False), name, tmp_path / "new", ["train"])
-    assert "\n" not in str(caught.value)
+def test_what_vrd_cannot_hold_is_refused(tmp_path: Path) -> None:
+    own = write_own(tmp_path / "own", related=False)
+    with pytest.raises(PolyadicError, match=r"a\.jpg has 1 boxes outside relations"):
+        convert("coco", own, "vrd", tmp_path / "new", splits=["train"])
     assert not (tmp_path / "new").exists()
-
-
-def test_own_validation_data_is_not_dropped_in_silence(tmp_path: Path) -> None:
     for split in ("train", "test", "validation"):
-        own(tmp_path / "own", True, split)
+        write_own(own, True, split)
     with pytest.raises(PolyadicError, match="not 'validation'"):
-        convert("coco", tmp_path / "own", "vrd", tmp_path / "vrd")
-    assert len(convert("coco", tmp_path / "own", "vrd", tmp_path / "vrd", ["train", "test"])) > 0
+        convert("coco", own, "vrd", tmp_path / "new")
+    assert convert("coco", own, "vrd", tmp_path / "new", splits=["train", "test"])
 
 
-def test_errors_in_the_source_stop_it(tmp_path: Path) -> None:
+def test_an_error_in_the_source_stops_the_conversion(tmp_path: Path) -> None:
     labels = FIELDS["labels"].copy()
     labels[7] = 9
     write_vg150(tmp_path / "old", labels=labels)
@@ -184,46 +157,8 @@ def test_errors_in_the_source_stop_it(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def edited(root: Path, change: Any) -> None:
-    data = json.loads((root / "train.json").read_text())
-    change(data)
-    (root / "train.json").write_text(json.dumps(data))
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (
-            lambda d: d["annotations"][0].update(bbox=[1, 2, 3.25, 4]),
-            "image 10.jpg has boxes whose .* not whole numbers",
-        ),
-        (lambda d: d["images"][0]["vg150"].pop("row"), "what 'vg150' says is not as it was written"),
-        (lambda d: d["images"][0]["vg150"]["others"]["boxes_512"].pop(), "has 3 rows for boxes_512, but 2 were kept"),
-        (lambda d: d["categories"].reverse(), "class names differ from VG150's: object 0"),
-        (lambda d: d["images"][0].pop("vg150"), "only a dataset that came from VG150"),
-        (lambda d: d["images"].pop(), "holds all 5 images of train and test, got 4"),
-    ],
-)
-def test_a_converted_file_that_was_changed_goes_back_whole_or_not(tmp_path: Path, change: Any, says: str) -> None:
-    convert("vg150", write_vg150(tmp_path / "old"), "coco", tmp_path / "coco")
-    edited(tmp_path / "coco", change)
-    with pytest.raises(PolyadicError, match=says) as caught:
-        convert("coco", tmp_path / "coco", "vg150", tmp_path / "back")
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "back").exists()
-
-
-def test_a_label_that_was_corrected_goes_back(tmp_path: Path) -> None:
-    convert("vg200", write_vg200(tmp_path / "old"), "coco", tmp_path / "coco")
-    edited(tmp_path / "coco", lambda data: data["annotations"][0].update(category_id=2))
-    convert("coco", tmp_path / "coco", "vg200", tmp_path / "back")
-    found = h5_values(tmp_path / "back" / "vg1_2_meta.h5")["gt/train/123/rlp_labels"]
-    assert found == ("int16", [[2, 1, 2]])
-    assert VG200["train"]["123"][2] == [[3, 1, 3]]
-
-
 @pytest.mark.parametrize("name", WRITERS)
-def test_linked_pictures_are_found_there_and_back(tmp_path: Path, name: str) -> None:
+def test_linked_pictures_are_found(tmp_path: Path, name: str) -> None:
     old = WRITERS[name](tmp_path / "old")
     image = pytest.importorskip("PIL.Image")
     for split in ("train", "test"):
@@ -231,7 +166,8 @@ def test_linked_pictures_are_found_there_and_back(tmp_path: Path, name: str) -> 
             scene.image.parent.mkdir(parents=True, exist_ok=True)
             image.new("RGB", (64, 64)).save(scene.image)
     convert(name, old, "coco", tmp_path / "coco", link_images=True)
-    convert("coco", tmp_path / "coco", name, tmp_path / "back", link_images=True)
     for split in ("train", "test"):
         assert len(load_dataset("coco", tmp_path / "coco", split, images="required")) > 0
-        assert len(load_dataset(name, tmp_path / "back", split, images="required")) > 0
+    if name == "vrd":
+        convert("coco", tmp_path / "coco", name, tmp_path / "back", link_images=True)
+        assert len(load_dataset(name, tmp_path / "back", images="required")) > 0

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared_data import shared
-from vg_files import FIELDS, OBJECTS, PREDICATES, h5_values, image_data, write_vg150
+from vg_files import FIELDS, OBJECTS, PREDICATES, image_data, write_vg150
 
 from polyadic.datasets import load_dataset, vg150
 from polyadic.datasets.reading import Report
@@ -80,12 +80,12 @@ def test_the_field_drops_empty_images_and_counts_a_training_relation_once(tmp_pa
     assert len(test[0].relations) == 2
 
 
-@pytest.mark.parametrize(("n", "held"), [(60_000, 5_000), (50_000, 5_000), (30, 3), (4, 0)])
-def test_the_first_5000_validate_or_a_tenth_of_a_small_set(n: int, held: int, unchecked: None) -> None:
+@pytest.mark.parametrize(("n", "size"), [(60_000, 5_000), (50_000, 5_000), (30, 3), (4, 0)])
+def test_the_first_5000_validate_or_a_tenth_of_a_small_set(n: int, size: int, unchecked: None) -> None:
     none = np.zeros((0, 4))
     scene = Scene("", Path(), None, none, np.zeros(0, np.int64), np.zeros((0, 3), np.int64))
     scenes = tuple(_named(scene, str(i)) for i in range(n))
-    assert vg150.held_out(scenes) == {str(i) for i in range(held)}
+    assert vg150.held_out(scenes) == {str(i) for i in range(size)}
 
 
 def _named(scene: Scene, name: str) -> Scene:
@@ -98,19 +98,17 @@ def test_a_box_outside_the_frame_is_kept_with_a_warning(tmp_path: Path) -> None:
     write_vg150(tmp_path, **changed("boxes_1024", 1, [1000, 760, 100, 20]))
     train, report = read(tmp_path)
     assert train[0].boxes[1].tolist() == [950, 750, 1050, 770]
-    what = "xyxy [950.0, 750.0, 1050.0, 770.0] leaves the frame 1024 x 768; kept as it is"
+    what = "xyxy [950.0, 750.0, 1050.0, 770.0] leaves the frame 1024 x 768; kept unchanged"
     assert [str(problem) for problem in report.problems] == [f"VG-SGG.h5, image 10, box 1, boxes_1024: {what}"]
     with pytest.warns(PolyadicWarning, match="image 10, box 1"):
         load_dataset("vg150", tmp_path)
 
 
-def test_rows_of_no_image_are_not_left_out_in_silence(tmp_path: Path) -> None:
+def test_rows_of_no_image_are_reported(tmp_path: Path) -> None:
     _, report = read(write_vg150(tmp_path, **changed("img_to_last_box", 1, 3)))
     assert [str(problem) for problem in report.warnings] == [
         "VG-SGG.h5, img_to_first_box: 1 of 9 rows are in no image and are left out"
     ]
-    with pytest.raises(PolyadicError, match="rows lie in no image, in two or out of order"):
-        vg150.read_whole(tmp_path, "train", Report())
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -123,23 +121,26 @@ BAD: list[tuple[dict[str, Any], str]] = [
         r"image 10, relation 1, relationships: must be boxes of this image \(0 to 2\), got \[1, 3\]",
     ),
     (changed("relationships", 1, [-1, 1]), r"image 10, relation 1, relationships: .*got \[-1, 1\]"),
-    (changed("boxes_1024", 1, [300, 300, -2, 33]), "image 10, box 1, boxes_1024: x1 <= x2 and y1 <= y2 must hold"),
-    (changed("img_to_last_box", 1, 9), r"image 11, img_to_first_box: first and last row .* got \[3, 9\]"),
-    (changed("img_to_last_rel", 0, -1), r"image 10, img_to_first_rel: first and last row .* got \[0, -1\]"),
+    (changed("boxes_1024", 1, [300, 300, -2, 33]), "image 10, box 1, boxes_1024: expected x1 <= x2"),
+    (changed("img_to_last_box", 1, 9), r"image 11, img_to_first_box: .* got \[3, 9\]"),
+    (changed("img_to_last_rel", 0, -1), r"image 10, img_to_first_rel: .* got \[0, -1\]"),
     (changed("split", 1, 1), "VG-SGG.h5, record 1, split: expected 0 or 2, got 1"),
-    ({"labels": None}, "VG-SGG.h5: no field 'labels'; it has active_object_mask, boxes_1024"),
-    ({"split": None}, "VG-SGG.h5: no field 'split'"),
+    ({"labels": None}, "VG-SGG.h5: no array 'labels'; it has active_object_mask, boxes_1024"),
+    ({"split": None}, "VG-SGG.h5: no array 'split'"),
     ({"labels": np.ones(9, np.int64)}, r"VG-SGG.h5: 'labels' must be whole numbers \[n, 1\], got int64 \[9\]"),
     ({"boxes_1024": np.ones((9, 4))}, r"'boxes_1024' must be whole numbers \[n, 4\], got float64 \[9, 4\]"),
     ({"labels": np.ones((8, 1), np.int64)}, r"labels, boxes_1024 need one length, got \[8, 9\]"),
-    ({"records": [*image_data(), 1]}, r"image_data.json: 6 images \(without 4 corrupted ones\) must be .*has 5"),
-    ({"records": image_data(False)[:-1]}, "image_data.json: 4 images .*which has 5; are they of one version"),
+    ({"records": [*image_data(), 1]}, r"image_data.json: 6 images \(without 4 corrupted ones\).*has 5"),
+    ({"records": image_data(False)[:-1]}, "image_data.json: 4 images .*has 5; are they of one version"),
     ({"records": {}}, "image_data.json: expected a list of"),
     ({"records": [1, *image_data(False)[1:]]}, "image_data.json, record 0: expected .*got 1"),
     ({"records": [{"width": 3, "height": 4}, *image_data(False)[1:]]}, "record 0, image_id: .*got None"),
     ({"records": [{"image_id": 10, "width": 3}, *image_data(False)[1:]]}, "image 10, width, height: .* 3 and None"),
     ({"records": [{"image_id": 10, "width": 0, "height": 4}, *image_data(False)[1:]]}, "image 10, width, height"),
-    ({"records": [*image_data(False)[:1] * 2, *image_data(False)[2:]]}, "image 10, image_id: is record 0 and record 1"),
+    (
+        {"records": [*image_data(False)[:1] * 2, *image_data(False)[2:]]},
+        "record 1, image_id: image 10 is already record 0",
+    ),
     ({"dicts": {"label_to_idx": OBJECTS}}, "VG-SGG-dicts.json, predicate_to_idx: .* got no such key"),
     ({"dicts": {"label_to_idx": {"a": 1, "b": 3}, "predicate_to_idx": PREDICATES}}, "label_to_idx, 'b': .* got 3"),
     ({"dicts": {"label_to_idx": {"a": 1, "b": 1}, "predicate_to_idx": PREDICATES}}, "label_to_idx, 'a': .* got 1"),
@@ -180,21 +181,6 @@ def test_missing_cut_and_foreign_files_are_one_line(tmp_path: Path, name: str, h
     with pytest.raises(PolyadicError, match=says.format(name=name)) as caught:
         load_dataset("vg150", tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_written_files_equal_those_read_dtypes_included(tmp_path: Path) -> None:
-    old, new = write_vg150(tmp_path / "old"), tmp_path / "new"
-    new.mkdir()
-    vg150.write([vg150.read_whole(old, split, Report()) for split in ("test", "train")], new)
-    assert h5_values(new / "VG-SGG.h5") == h5_values(old / "VG-SGG.h5")
-    for name in ("VG-SGG-dicts.json", "image_data.json"):
-        assert json.loads((new / name).read_text()) == json.loads((old / name).read_text())
-
-
-def test_one_split_alone_is_not_written_as_if_it_were_all(tmp_path: Path) -> None:
-    train = vg150.read_whole(write_vg150(tmp_path), "train", Report())
-    with pytest.raises(PolyadicError, match="holds all 5 images of train and test, got 3"):
-        vg150.write([train], tmp_path)
 
 
 def test_the_published_names_are_150_and_50(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "size": (
         break_file("train_image_metadata.json", '{"a.jpg": {"width": 3}}'),
-        r"metadata\.json, a\.jpg, width, height: got",
+        r"metadata\.json, a\.jpg, width, height: .*got 3 and None",
     ),
     "key": (
         break_relation(lambda r: r.pop("predicate")),
@@ -145,7 +145,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "inside out": (
         break_relation(lambda r: r["subject"].update(bbox=[60, 10, 20, 50])),
-        r"subject\.bbox: x1 <= x2 and y1 <= y2 must hold",
+        r"subject\.bbox: expected x1 <= x2",
     ),
     "three": (
         break_relation(lambda r: r["subject"].update(bbox=[1, 2, 3])),

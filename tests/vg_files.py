@@ -111,19 +111,6 @@ def write_vg200(
     return root
 
 
-def h5_values(path: Path) -> dict[str, tuple[str, Any]]:
-    """Every dataset of a file: dtype and values."""
-    found = {}
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[name] = (str(item.dtype), np.asarray(item[()]).tolist())
-
-    with h5py.File(path) as file:
-        file.visititems(visit)
-    return found
-
-
 def many_vg150(root: Path, train: int = 24, test: int = 8) -> Path:
     """Enough images to train on, each with a car, a man and a wheel in another place, and two relations."""
     n = train + test

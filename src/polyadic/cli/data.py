@@ -86,13 +86,13 @@ def stats(
 def convert(
     name: Name,
     root: Root,
-    to: Annotated[str, typer.Option("--to", help="coco, or the format that the data came from.")],
+    to: Annotated[str, typer.Option("--to", help="coco, or vrd for data in coco.")],
     out: Annotated[Path, typer.Option("--out", help="A folder for the new files; nothing in it is overwritten.")],
     link_images: Annotated[
         bool, typer.Option("--link-images", help="Link the folders of pictures into the new folder.")
     ] = False,
 ) -> None:
-    """Between VRD, VG150 or VG200 and COCO + rel_annotations, without loss. Pictures stay where they are."""
+    """Convert VRD, VG150 or VG200 to COCO + rel_annotations, or these to VRD. Pictures stay where they are."""
     from polyadic.datasets import folder_of
     from polyadic.datasets.check import convert as run
 

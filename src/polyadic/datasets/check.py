@@ -1,4 +1,4 @@
-"""What is wrong in a dataset: bad records with file, record and field, missing pictures, pictures that do not fit."""
+"""Check, count and convert datasets: bad records with file, record and field, missing or mismatched pictures."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from typing import Any
 import numpy as np
 
 from polyadic import progress
-from polyadic.datasets import format_of
+from polyadic.datasets import coco, format_of, vrd
 from polyadic.datasets.reading import Report
 from polyadic.structures.images import picture_size
 from polyadic.structures.scenes import Dataset, Problem
 from polyadic.structures.vocabulary import PolyadicError
 
-_ASPECT = 0.02  # ours: sizes are whole pixels, so the aspect of a small copy is off by a little
+_ASPECT = 0.02  # ours: sizes are whole pixels, so the aspect ratio of a small copy is off by a little
 
 
 @dataclass
 class Check:
-    """What was found in one split."""
+    """Counts and problems of one split."""
 
     split: str
     images: int = 0
     relations: int = 0
     problems: list[Problem] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # names of images without a picture
-    first_missing: Path | None = None  # where the first of them was looked for
+    first_missing: Path | None = None  # expected path of the first of them
     names: set[str] = field(default_factory=set, repr=False)
 
     @property
     def kinds(self) -> dict[str, list[Problem]]:
-        """Problems by kind, errors first."""
-        found: dict[str, list[Problem]] = {}
+        """Group problems by kind, errors first."""
+        kinds: dict[str, list[Problem]] = {}
         for problem in sorted(self.problems, key=lambda problem: problem.severity):
-            found.setdefault(problem.kind, []).append(problem)
-        return found
+            kinds.setdefault(problem.kind, []).append(problem)
+        return kinds
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -56,7 +56,7 @@ def check_split(
     root: Path,
     split: str,
 ) -> Check:
-    """Read a split to its end, look at every picture's header, and list what is wrong."""
+    """Read a whole split and every picture's header, and list what is wrong."""
     check, report = Check(split), Report()
     try:
         dataset = read(root, split, report)
@@ -66,7 +66,7 @@ def check_split(
     check.problems, check.images = report.problems, len(dataset)
     check.names = {scene.name for scene in dataset}
     if not len(dataset):
-        report.add("no images", "", "", "", f"the split {split} has no images")
+        report.at("").add("no images", "", f"the split {split} has no images")
     for scene in progress.track(dataset, split, len(dataset)):
         check.relations += len(scene.relations)
         if not scene.has_picture():
@@ -75,24 +75,24 @@ def check_split(
             continue
         size = picture_size(scene.image) if scene.source is None else scene.open().size
         if size is None:
-            report.add("unreadable picture", scene.image, "", "", "not a picture, or damaged")
+            report.at(scene.image).add("unreadable picture", "", "not a picture, or damaged")
         elif scene.size and abs(size[0] / size[1] / (scene.size[0] / scene.size[1]) - 1) > _ASPECT + 1 / min(size):
             text = f"the picture is {size[0]:g} x {size[1]:g}, its frame {scene.size[0]:g} x {scene.size[1]:g}"
-            report.add("picture does not fit its frame", scene.image, "", "", text, "warning")
+            report.at(scene.image).add("picture does not fit its frame", "", text, "warning")
     return check
 
 
 def report_shared_images(checks: Sequence[Check]) -> None:
-    """Images that stand in two splits, as problems of the second: what is tested must not have been trained on."""
+    """Report images that are in two splits, as problems of the second: test images must not be trained on."""
     for number, check in enumerate(checks):
         for other in checks[:number]:
             for name in sorted(check.names & other.names):
-                message = f"stands in {other.split} as well as in {check.split}"
+                message = f"is in {other.split} and in {check.split}"
                 check.problems.append(Problem("image in two splits", "", name, "", message))
 
 
 def statistics(dataset: Dataset) -> dict[str, Any]:
-    """One split in JSON values."""
+    """Count one split; the result is JSON values."""
     relations = [scene.relations for scene in dataset]
     boxes = np.array([len(scene.boxes) for scene in dataset] or [0])
     per_image = np.array([len(rows) for rows in relations] or [0])
@@ -137,7 +137,7 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
 
 
 def zero_shot(train: Dataset, test: Dataset) -> dict[str, Any]:
-    """Test truths whose triplet never occurs in training."""
+    """Count test relations whose triplet never occurs in training."""
     seen = set(map(tuple, train.triplets().tolist()))
     truths = [tuple(triplet) for triplet in test.triplets().tolist()]
     unseen = sum(triplet not in seen for triplet in truths)
@@ -154,7 +154,7 @@ def _spread(values: np.ndarray) -> dict[str, float]:
 
 
 def _balance(classes: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-    """How often each class occurs, and how even that is: the perplexity is the number of equally frequent classes."""
+    """Count classes; the perplexity is the number of equally frequent classes that would be as balanced."""
     counts = np.bincount(classes, minlength=len(names))
     share = counts[counts > 0] / max(int(counts.sum()), 1)
     order: list[int] = np.argsort(-counts, kind="stable").tolist()
@@ -171,48 +171,48 @@ def convert(
     source_root: str | Path,
     target: str,
     target_root: str | Path,
+    *,
     splits: Sequence[str] | None = None,
     link_images: bool = False,
 ) -> list[Path]:
-    """Writes the splits (all, unless told) in another format and gives the new files.
+    """Write a dataset in another format: any to coco, and coco to vrd. Return the new files.
 
-    Nothing is overwritten, and nothing bears its final name before all is written. With `link_images` the new root gets
-    symbolic links to the folders that hold the pictures.
+    Nothing is overwritten, and no file gets its final name before all are complete. With `link_images` the new root
+    gets symbolic links to the folders that hold the pictures.
     """
-    reader, writer = format_of(source), format_of(target)
-    if (source == "coco") == (target == "coco"):
-        raise PolyadicError(f"convert: from vrd, vg150 or vg200 to coco or back, got {source} to {target}")
+    reader = format_of(source)
+    if not reader.on_disk:
+        raise PolyadicError(f"convert: {source} is generated; write it as coco with: polyadic data draw --out FOLDER")
+    if target != ("vrd" if source == "coco" else "coco"):
+        raise PolyadicError(f"convert: vrd, vg150 or vg200 to coco, or coco to vrd, got {source} to {target}")
     old, new = Path(source_root).expanduser(), Path(target_root).expanduser()
     if splits is None:
         splits = ("train", "test", "validation") if reader.has_validation(old) else ("train", "test")
-    if not splits or isinstance(splits, str):
-        raise PolyadicError(f"convert: splits must be a list such as ['train', 'test'], got {splits!r}")
-    names = writer.files(splits)
-    _refuse_existing(new / name for name in names)
+    if target == "coco":  # before minutes of reading
+        _refuse_existing(new / f"{split}.json" for split in splits)
     datasets = []
     for split in splits:
         report = Report()
-        datasets.append((reader.read_whole or reader.read)(old, split, report))
+        datasets.append(reader.read(old, split, report))
         report.raise_errors(source, old)
     links = _links(datasets, target) if link_images else {}
     _refuse_existing(new / name for name in links)
-    made = not new.exists()
+    created = not new.exists()
     try:
         new.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".convert-", dir=new) as folder:
-            writer.write(datasets, Path(folder))
-            _refuse_existing(new / name for name in names)  # it may have taken minutes
-            for name in names:
-                (Path(folder) / name).rename(new / name)
+            files = (coco if target == "coco" else vrd).write(datasets, Path(folder))
+            _refuse_existing(new / file.name for file in files)
+            files = [file.rename(new / file.name) for file in files]
         for name, pictures in links.items():
             (new / name).parent.mkdir(parents=True, exist_ok=True)
             (new / name).symlink_to(pictures, target_is_directory=True)
     except OSError as error:
         raise PolyadicError(f"convert: cannot write to {new} ({error})") from error
     finally:
-        if made and new.is_dir() and not any(new.iterdir()):
+        if created and new.is_dir() and not any(new.iterdir()):
             new.rmdir()
-    return [new / name for name in names]
+    return files
 
 
 def _refuse_existing(paths: Iterable[Path]) -> None:
@@ -222,12 +222,13 @@ def _refuse_existing(paths: Iterable[Path]) -> None:
 
 
 def _links(datasets: Sequence[Dataset], target: str) -> dict[str, Path]:
-    """Where the new format looks for pictures, and the folder that holds them."""
+    """Return where the new format looks for pictures, and the folder that holds them."""
     links: dict[str, Path] = {}
     for dataset in datasets:
-        name = {"vrd": f"sg_dataset/sg_{dataset.split}_images", "coco": dataset.split}.get(target, "images")
+        name = f"sg_dataset/sg_{dataset.split}_images" if target == "vrd" else dataset.split
         for folder in sorted({scene.image.parent.resolve() for scene in dataset}):
             if links.setdefault(name, folder) != folder:
-                where = f"pictures lie in {links[name]} and in {folder}"
-                raise PolyadicError(f"convert: {where}: these cannot be linked as one folder {name!r}")
+                raise PolyadicError(
+                    f"convert: pictures are in {links[name]} and in {folder}: cannot link both as {name!r}"
+                )
     return links

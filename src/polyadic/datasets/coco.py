@@ -1,8 +1,8 @@
 """Own data: COCO with `rel_categories` and `rel_annotations`, one JSON per split: train, test, validation (or val).
 
-Classes are numbered in the order in which `train.json` lists them; the other splits are matched by name, so that ids
-may differ from file to file. A width and height of null say that nobody knows the frame. Pictures are looked for in
-`images/`, in the root and in `<split>/`. Everything is kept: images without boxes, repeated relations, unknown keys.
+Classes are numbered in the order in which `train.json` lists them; the other splits are matched by name, so ids may
+differ between files. A width and height of null mean that the frame is unknown. Pictures are looked up in `images/`,
+the root and `<split>/`. Everything is kept: images without boxes, repeated relations, unknown keys.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from polyadic.datasets.reading import ImageFolder, Report, read_json, whole_if_can
-from polyadic.files import is_number, is_positive
+from polyadic.datasets.reading import Location, Pictures, Report, Size, plain_numbers, read_json
+from polyadic.files import is_number
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 SPLITS = {"train": ("train",), "test": ("test",), "validation": ("validation", "val")}
 IMAGE_KEYS = ("id", "file_name", "width", "height")
-LISTS = {  # the keys of each record
+LISTS = {  # required keys of the records
     "images": ("id", "file_name"),
     "annotations": ("id", "image_id", "category_id", "bbox"),
     "categories": ("id", "name"),
@@ -32,26 +32,29 @@ LISTS = {  # the keys of each record
 
 
 def has_validation(root: Path) -> bool:
-    """Whether the folder has a validation split of its own."""
+    """Whether the folder has a separate validation split."""
     return bool(_candidates(root, "validation"))
 
 
 def read(root: Path, split: str, report: Report) -> Dataset:
-    """Every image of a split, as it is on disk; what is wrong goes to `report`, record by record."""
+    """Read every image of a split."""
+    if split not in SPLITS:
+        raise PolyadicError(f"coco: no split {split!r} on disk; known: {', '.join(SPLITS)}")
     file = _file(root, split)
-    data = _open(file)
+    data = _load(file)
     listed = file if split == "train" or not _candidates(root, "train") else _file(root, "train")
-    train = data if listed == file else _open(listed)
+    train = data if listed == file else _load(listed)
     names = [list(_names(train, key, listed).values()) for key in ("categories", "rel_categories")]
     vocabulary = Vocabulary(*names)
-    classes = _numbers(data, "categories", vocabulary.objects, file, listed, report)
-    predicates = _numbers(data, "rel_categories", vocabulary.predicates, file, listed, report)
-    drafts = _images(data, file, report)
-    boxes = _boxes(data, drafts, classes, file, report)
-    _relations(data, drafts, boxes, predicates, file, report)
-    find = _Pictures(root, split)
+    reader = _Reader(data, file, report)
+    reader.read_classes(vocabulary, listed)
+    reader.read_images()
+    reader.read_boxes()
+    reader.read_relations()
+    pictures = Pictures(root / "images", root, *(root / name for name in SPLITS[split]))
+    scenes = tuple(draft.scene(pictures) for draft in reader.drafts.values())
     extra = {key: value for key, value in data.items() if key not in LISTS}
-    return Dataset("coco", split, vocabulary, tuple(draft.scene(find) for draft in drafts.values()), root, extra)
+    return Dataset("coco", split, vocabulary, scenes, root, extra)
 
 
 def _candidates(root: Path, split: str) -> list[Path]:
@@ -60,18 +63,16 @@ def _candidates(root: Path, split: str) -> list[Path]:
 
 
 def _file(root: Path, split: str) -> Path:
-    if split not in SPLITS:
-        raise PolyadicError(f"coco: no split {split!r} on disk; known: {', '.join(SPLITS)}")
-    found = _candidates(root, split)
-    if len(found) > 1:
-        raise PolyadicError(f"coco: {found[0]} and {found[1]} are both there; which one is {split}? Remove the other")
-    if not found:
-        what = "Own data is train.json, test.json and perhaps validation.json, each COCO with rel_annotations"
-        raise PolyadicError(f"no {root / f'{split}.json'}. {what}")
-    return found[0]
+    files = _candidates(root, split)
+    if len(files) > 1:
+        raise PolyadicError(f"coco: {files[0]} and {files[1]} both exist, and only one can be {split}; remove one")
+    if not files:
+        layout = "Own data is train.json, test.json and optionally validation.json, each COCO with rel_annotations"
+        raise PolyadicError(f"no {root / f'{split}.json'}. {layout}")
+    return files[0]
 
 
-def _open(file: Path) -> dict[str, Any]:
+def _load(file: Path) -> dict[str, Any]:
     data = read_json(file, "")
     for key, keys in LISTS.items():
         if not isinstance(data, dict) or not isinstance(data.get(key), list):
@@ -82,129 +83,150 @@ def _open(file: Path) -> dict[str, Any]:
     return data  # type: ignore[no-any-return]
 
 
-def _records(data: Mapping[str, Any], key: str, file: Path, report: Report) -> Iterator[tuple[Any, str, Any]]:
-    """Id, name for messages and content of each record that has its keys and an id of its own."""
+def _records(data: Mapping[str, Any], key: str, file: Path, report: Report) -> Iterator[tuple[Any, Location, Any]]:
+    """Yield id, location and content of each record that has its keys and a unique id."""
     seen = set()
     for number, record in enumerate(data[key]):
-        where = f"{key}[{number}]"
+        at = report.at(file, f"{key}[{number}]")
         if not isinstance(record, dict):
-            report.add("not a record", file, where, "", f"expected {{{', '.join(LISTS[key])}}}, got {record!r:.60}")
+            at.add("not a record", "", f"expected {{{', '.join(LISTS[key])}}}, got {record!r:.60}")
         elif missing := [name for name in LISTS[key] if name not in record]:
-            report.add("missing key", file, where, missing[0], f"no {missing[0]!r} in {record!r:.60}")
+            at.add("missing key", missing[0], f"no {missing[0]!r} in {record!r:.60}")
         elif type(record["id"]) not in (int, str):
-            report.add("not an id", file, where, "id", f"expected a whole number or a string, got {record['id']!r:.40}")
+            at.add("not an id", "id", f"expected a whole number or a string, got {record['id']!r:.40}")
         elif record["id"] in seen:
-            report.add("id twice", file, where, "id", f"each record needs an id of its own, got {record['id']!r} again")
+            at.add("duplicate id", "id", f"ids must be unique, got {record['id']!r} again")
         else:
             seen.add(record["id"])
-            yield record["id"], f"{where} (id {record['id']})", record
+            yield record["id"], report.at(file, f"{key}[{number}] (id {record['id']})"), record
 
 
 def _names(data: Mapping[str, Any], key: str, file: Path) -> dict[Any, str]:
-    """Names by id. Without sound names nothing else can be read, so the first fault ends it."""
+    """Return class names by id. Nothing can be read without valid names, so the first problem is raised."""
     report = Report()
     names: dict[Any, str] = {}
-    for id, where, record in _records(data, key, file, report):
+    for id, at, record in _records(data, key, file, report):
         if not isinstance(record["name"], str) or not record["name"] or record["name"] in names.values():
-            report.add("not a name", file, where, "name", f"each class needs a name of its own, got {record['name']!r}")
+            at.add("not a name", "name", f"class names must be unique and not empty, got {record['name']!r}")
         names[id] = record["name"]
     if report.problems or not names:
-        raise PolyadicError(f"{report.problems[0]}" if names or report.problems else f"{file}, {key}: has no classes")
+        raise PolyadicError(str(report.problems[0]) if report.problems else f"{file}, {key}: has no classes")
     return names
-
-
-def _numbers(
-    data: Mapping[str, Any], key: str, names: Sequence[str], file: Path, listed: Path, report: Report
-) -> dict[Any, int | None]:
-    """Class numbers by id; None for a class that training does not know."""
-    order = {name: number for number, name in enumerate(names)}
-    numbers = {}
-    for id, name in _names(data, key, file).items():
-        numbers[id] = order.get(name)
-        if name not in order:
-            report.add("unknown class", file, f"{key} (id {id})", "name", f"{name!r} is not in {listed.name}")
-    return numbers
 
 
 @dataclass
 class _Draft:
-    """A scene in the making."""
+    """A scene under construction."""
 
     name: str
-    size: tuple[float, float] | None
+    size: Size | None
     extra: dict[str, Any]
     boxes: list[list[float]] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     relations: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def scene(self, find: _Pictures) -> Scene:
+    def scene(self, pictures: Pictures) -> Scene:
         boxes = np.asarray(self.boxes, np.float64).reshape(-1, 4)
         relations = np.asarray(self.relations, np.int64).reshape(-1, 3)
-        image = find.path(self.name)
+        image = pictures.path(self.name)
         return Scene(self.name, image, self.size, boxes, np.asarray(self.labels, np.int64), relations, self.extra)
 
 
-def _images(data: Mapping[str, Any], file: Path, report: Report) -> dict[Any, _Draft]:
-    drafts: dict[Any, _Draft] = {}
-    names = set()
-    for id, where, record in _records(data, "images", file, report):
-        name = record["file_name"]
-        if not isinstance(name, str) or not name:
-            report.add("not a name", file, where, "file_name", f"expected the name of a picture, got {name!r:.40}")
-            continue
-        if name in names:
-            report.add("image twice", file, where, "file_name", f"{name!r} occurs twice; each needs one record")
-            continue
-        names.add(name)
-        size = _size(record, file, where, report)
-        drafts[id] = _Draft(name, size, {key: value for key, value in record.items() if key not in IMAGE_KEYS})
-    return drafts
+@dataclass
+class _Reader:
+    """Read the lists of one file in turn; each refers to the ids of the previous ones. None: reported as unusable."""
+
+    data: Mapping[str, Any]
+    file: Path
+    report: Report
+    classes: dict[str, dict[Any, int | None]] = field(default_factory=dict)  # by list and id
+    drafts: dict[Any, _Draft] = field(default_factory=dict)
+    boxes: dict[Any, tuple[Any, int] | None] = field(default_factory=dict)  # image and index by annotation id
+
+    def read_classes(self, vocabulary: Vocabulary, listed: Path) -> None:
+        """Number the classes as `listed`, the training file, does."""
+        for key, names in (("categories", vocabulary.objects), ("rel_categories", vocabulary.predicates)):
+            order = {name: number for number, name in enumerate(names)}
+            self.classes[key] = {}
+            for id, name in _names(self.data, key, self.file).items():
+                self.classes[key][id] = order.get(name)
+                if name not in order:
+                    at = self.report.at(self.file, f"{key} (id {id})")
+                    at.add("unknown class", "name", f"{name!r} is not in {listed.name}")
+
+    def read_images(self) -> None:
+        names = set()
+        for id, at, record in _records(self.data, "images", self.file, self.report):
+            name = record["file_name"]
+            if not isinstance(name, str) or not name:
+                at.add("not a name", "file_name", f"expected the name of a picture, got {name!r:.40}")
+                continue
+            if name in names:
+                at.add("duplicate image", "file_name", f"{name!r} occurs twice; each image needs one record")
+                continue
+            names.add(name)
+            unknown = record.get("width", 0) is None and record.get("height", 0) is None
+            extra = {key: value for key, value in record.items() if key not in IMAGE_KEYS}
+            self.drafts[id] = _Draft(name, None if unknown else at.size(record), extra)
+
+    def read_boxes(self) -> None:
+        for id, at, record in _records(self.data, "annotations", self.file, self.report):
+            self.boxes[id] = None
+            valid = _refers(record, "image_id", self.drafts, "images", at)
+            valid &= _refers(record, "category_id", self.classes["categories"], "categories", at)
+            box = _xyxy(record, at)
+            if record.get("iscrowd"):
+                at.add("crowd", "iscrowd", "marks a crowd, not one object; kept as a box", "warning")
+            if not valid or box is None:
+                continue
+            draft, label = self.drafts[record["image_id"]], self.classes["categories"][record["category_id"]]
+            if at.box_ok(box, draft.size, "bbox") and label is not None:
+                self.boxes[id] = (record["image_id"], len(draft.boxes))
+                draft.boxes.append(box)
+                draft.labels.append(label)
+
+    def read_relations(self) -> None:
+        predicates = self.classes["rel_categories"]
+        for _, at, record in _records(self.data, "rel_annotations", self.file, self.report):
+            valid = _refers(record, "image_id", self.drafts, "images", at)
+            valid &= _refers(record, "predicate_id", predicates, "rel_categories", at)
+            valid &= _refers(record, "subject_id", self.boxes, "annotations", at)
+            valid &= _refers(record, "object_id", self.boxes, "annotations", at)
+            if not valid:
+                continue
+            image, predicate = record["image_id"], predicates[record["predicate_id"]]
+            subject, object = self.boxes[record["subject_id"]], self.boxes[record["object_id"]]
+            if subject is None or object is None or predicate is None:
+                continue  # its box or class has been reported
+            if not subject[0] == object[0] == image:
+                got = f"{subject[0]!r}, {object[0]!r}, {image!r}"
+                message = f"subject, object and relation must be of one image, got {got}"
+                at.add("relation across images", "image_id", message)
+                continue
+            self.drafts[image].relations.append((subject[1], predicate, object[1]))
 
 
-def _size(record: Mapping[str, Any], file: Path, where: str, report: Report) -> tuple[float, float] | None:
-    sides = [record.get(key, f"no {key!r}") for key in ("width", "height")]
-    if sides == [None, None]:
+def _refers(record: Mapping[str, Any], key: str, table: Mapping[Any, Any], name: str, at: Location) -> bool:
+    id = record[key]
+    if type(id) in (int, str) and id in table:
+        return True
+    at.add("dangling id", key, f"no id {id!r:.40} in {name}")
+    return False
+
+
+def _xyxy(record: Mapping[str, Any], at: Location) -> list[float] | None:
+    if not _is_box(record["bbox"]):
+        at.add("not a box", "bbox", f"a box is four numbers [x, y, w, h], got {record['bbox']!r:.80}")
         return None
-    if all(map(is_positive, sides)):
-        return float(sides[0]), float(sides[1])
-    message = f"expected a width and a height above 0 (null: unknown), got {sides[0]!r:.40} and {sides[1]!r:.40}"
-    report.add("no frame size", file, where, "width, height", message)
-    return None
-
-
-def _boxes(
-    data: Mapping[str, Any], drafts: Mapping[Any, _Draft], classes: Mapping[Any, int | None], file: Path, report: Report
-) -> dict[Any, tuple[Any, int] | None]:
-    """Puts boxes into their drafts; gives image and index by annotation id, None for those that cannot be used."""
-    places: dict[Any, tuple[Any, int] | None] = {}
-    for id, where, record in _records(data, "annotations", file, report):
-        places[id] = None
-        image = _points("image_id", record, drafts, "images", file, where, report)
-        known = _points("category_id", record, classes, "categories", file, where, report)
-        box = _xyxy(record, file, where, report)
-        if record.get("iscrowd"):
-            message = "marks a crowd, not one object; kept as a box"
-            report.add("crowd", file, where, "iscrowd", message, "warning")
-        if not (image and known) or box is None:
-            continue
-        draft, label = drafts[record["image_id"]], classes[record["category_id"]]
-        if report.box_ok(box, draft.size, file, where, "bbox") and label is not None:
-            places[id] = (record["image_id"], len(draft.boxes))
-            draft.boxes.append(box)
-            draft.labels.append(label)
-    return places
-
-
-def _xyxy(record: Mapping[str, Any], file: Path, where: str, report: Report) -> list[float] | None:
-    bbox = record["bbox"]
-    if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(is_number, bbox)):
-        report.add("not a box", file, where, "bbox", f"a box is four numbers [x, y, w, h], got {bbox!r:.80}")
-        return None
-    x, y, w, h = bbox
-    exact = record.get("xyxy")  # written where x + w is not to the last bit the x2 that it came from
-    if isinstance(exact, list) and len(exact) == 4 and all(map(is_number, exact)) and [x, y, w, h] == _xywh(exact):
-        return exact
+    x, y, w, h = record["bbox"]
+    exact: Any = record.get("xyxy")  # written where x + w differs in the last bit from the x2 that it came from
+    if _is_box(exact) and [x, y, w, h] == _xywh(exact):
+        return exact  # type: ignore[no-any-return]
     return [x, y, x + w, y + h]
+
+
+def _is_box(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and all(map(is_number, value))
 
 
 def _xywh(box: Sequence[float]) -> list[float]:
@@ -212,81 +234,12 @@ def _xywh(box: Sequence[float]) -> list[float]:
     return [x1, y1, x2 - x1, y2 - y1]
 
 
-def _relations(
-    data: Mapping[str, Any],
-    drafts: Mapping[Any, _Draft],
-    boxes: Mapping[Any, tuple[Any, int] | None],
-    predicates: Mapping[Any, int | None],
-    file: Path,
-    report: Report,
-) -> None:
-    for _, where, record in _records(data, "rel_annotations", file, report):
-        sound = True
-        for key, table, name in (
-            ("image_id", drafts, "images"),
-            ("predicate_id", predicates, "rel_categories"),
-            ("subject_id", boxes, "annotations"),
-            ("object_id", boxes, "annotations"),
-        ):
-            sound &= _points(key, record, table, name, file, where, report)
-        if not sound:
-            continue
-        image, predicate = record["image_id"], predicates[record["predicate_id"]]
-        subject, object = boxes[record["subject_id"]], boxes[record["object_id"]]
-        if subject is None or object is None or predicate is None:
-            continue  # its box or class has been reported
-        if not subject[0] == object[0] == image:
-            message = f"subject, object and relation must be of one image, got {subject[0]!r}, {object[0]!r}, {image!r}"
-            report.add("relation across images", file, where, "image_id", message)
-            continue
-        drafts[image].relations.append((subject[1], predicate, object[1]))
-
-
-def _points(
-    key: str, record: Mapping[str, Any], table: Mapping[Any, Any], name: str, file: Path, where: str, report: Report
-) -> bool:
-    id = record[key]
-    if type(id) in (int, str) and id in table:
-        return True
-    report.add("id points nowhere", file, where, key, f"no id {id!r:.40} in {name}")
-    return False
-
-
-class _Pictures:
-    """Where pictures are: the first folder that has one of the name; each folder is listed once."""
-
-    def __init__(self, root: Path, split: str) -> None:
-        self.folders = [root / "images", root, *(root / name for name in SPLITS[split])]
-        self.listed: dict[Path, ImageFolder] = {}
-
-    def path(self, name: str) -> Path:
-        """The picture, or where it would be; in `images/` another suffix will do (a GIF called .jpg)."""
-        paths = [folder / name for folder in self.folders]
-        for path in paths:
-            if path.name in self._list(path.parent).files:
-                return path
-        for path in (paths[0], *paths[2:]):  # not in the root, where train.json lies
-            found = self._list(path.parent).path(path.name)
-            if found != path:
-                return found
-        return paths[0]
-
-    def _list(self, folder: Path) -> ImageFolder:
-        if folder not in self.listed:
-            self.listed[folder] = ImageFolder(folder)
-        return self.listed[folder]
-
-
-def files(splits: Sequence[str]) -> list[str]:
-    """Names of the files that `write` makes."""
-    return [f"{split}.json" for split in splits]
-
-
 def write(datasets: Sequence[Dataset], root: Path) -> list[Path]:
-    """One JSON per split, with ids from 1 on."""
-    for dataset in datasets:
-        (root / f"{dataset.split}.json").write_text(json.dumps(_content(dataset)))
-    return [root / name for name in files([dataset.split for dataset in datasets])]
+    """Write one JSON per split, with ids from 1."""
+    files = [root / f"{dataset.split}.json" for dataset in datasets]
+    for file, dataset in zip(files, datasets, strict=True):
+        file.write_text(json.dumps(_content(dataset)))
+    return files
 
 
 def _content(dataset: Dataset) -> dict[str, Any]:
@@ -294,21 +247,16 @@ def _content(dataset: Dataset) -> dict[str, Any]:
     annotations: list[dict[str, Any]] = []
     relations: list[dict[str, Any]] = []
     for number, scene in enumerate(dataset, 1):
-        # a name without a suffix is an id: other tools need the name of the picture
+        # a name without a suffix is an id, but other tools need the name of the picture
         name = scene.name if Path(scene.name).suffix else scene.image.name
-        width, height = whole_if_can(scene.size) if scene.size else (None, None)
+        width, height = plain_numbers(scene.size) if scene.size else (None, None)
         images.append({**scene.extra, "id": number, "file_name": name, "width": width, "height": height})
         offset = len(annotations) + 1
         for label, box in zip(scene.labels.tolist(), scene.boxes.tolist(), strict=True):
-            one = {
-                "id": len(annotations) + 1,
-                "image_id": number,
-                "category_id": label + 1,
-                "bbox": whole_if_can(_xywh(box)),
-            }
-            if [x + w for x, w in zip(one["bbox"][:2], one["bbox"][2:], strict=True)] != box[2:]:
-                one["xyxy"] = box
-            annotations.append(one)
+            bbox = plain_numbers(_xywh(box))
+            record = {"id": len(annotations) + 1, "image_id": number, "category_id": label + 1, "bbox": bbox}
+            exact = [bbox[0] + bbox[2], bbox[1] + bbox[3]] == box[2:]
+            annotations.append(record if exact else {**record, "xyxy": box})
         for subject, predicate, object in scene.relations.tolist():
             ends = {"subject_id": offset + subject, "predicate_id": predicate + 1, "object_id": offset + object}
             relations.append({"id": len(relations) + 1, "image_id": number, **ends})

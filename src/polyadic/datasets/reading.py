@@ -1,36 +1,32 @@
-"""What all readers share: opening files with one clear line on failure, and a list of what is wrong in them."""
+"""Shared by all readers: opening files, finding pictures, and a report of what is wrong with file, record and field."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from polyadic.files import is_number, parse_json
+from polyadic.files import is_number, is_positive, parse_json
 from polyadic.structures.scenes import Problem
 from polyadic.structures.vocabulary import PolyadicError
+
+Size = tuple[float, float]
 
 
 @dataclass
 class Report:
-    """Collects the problems of a dataset, so that one bad record does not hide the next."""
+    """Collect the problems of a dataset, so that one bad record does not hide the next."""
 
     problems: list[Problem] = field(default_factory=list)
 
-    def add(
-        self,
-        kind: str,
-        file: Path | str,
-        record: str,
-        field: str,
-        message: str,
-        severity: Literal["error", "warning"] = "error",
-    ) -> None:
-        self.problems.append(Problem(kind, Path(file).name, record, field, message, severity))
+    def at(self, file: Path | str, record: str = "") -> Location:
+        """Name the place that the following problems are about."""
+        return Location(self, Path(file).name, record)
 
     @property
     def errors(self) -> list[Problem]:
@@ -41,83 +37,139 @@ class Report:
         return [problem for problem in self.problems if problem.severity == "warning"]
 
     def raise_errors(self, name: str, root: Path) -> None:
-        """One line for the first error, with the number of the others."""
+        """Raise the first error, with the number of the others."""
         if self.errors:
             more = f" ({len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
-            raise PolyadicError(f"{self.errors[0]}{more}. All of them: polyadic data check {name} --root {root}")
+            raise PolyadicError(f"{self.errors[0]}{more}. List all: polyadic data check {name} --root {root}")
 
-    def box_ok(self, box: Any, size: tuple[float, float] | None, file: Path, record: str, field: str) -> bool:
-        """Whether xyxy numbers are a box; an inside-out box is an error, one that leaves the frame a warning."""
+
+class Location(NamedTuple):
+    """A record of a file under inspection; `add` and the checks put problems into the report."""
+
+    report: Report
+    file: str
+    record: str
+
+    def add(self, kind: str, field: str, message: str, severity: Literal["error", "warning"] = "error") -> None:
+        self.report.problems.append(Problem(kind, self.file, self.record, field, message, severity))
+
+    def box_ok(self, box: Any, size: Size | None, field: str) -> bool:
+        """Whether xyxy numbers are a box: an inverted box is an error, one that leaves the frame a warning."""
         if not (isinstance(box, (list, tuple)) and len(box) == 4 and all(map(is_number, box))):
-            self.add("not a box", file, record, field, f"a box is four finite numbers, got {box!r:.80}")
+            self.add("not a box", field, f"a box is four finite numbers, got {box!r:.80}")
             return False
         x1, y1, x2, y2 = box
         if x2 < x1 or y2 < y1:
-            self.add("box inside out", file, record, field, f"x1 <= x2 and y1 <= y2 must hold, got xyxy {list(box)}")
+            self.add("inverted box", field, f"expected x1 <= x2 and y1 <= y2, got xyxy {list(box)}")
             return False
         width, height = size or (float("inf"), float("inf"))
         if min(x1, y1) < -1 or x2 > width + 1 or y2 > height + 1:
-            text = (
-                f"xyxy {list(box)} leaves the frame" + (f" {width:g} x {height:g}" if size else "") + "; kept as it is"
-            )
-            self.add("box outside the frame", file, record, field, text, "warning")
+            frame = f"the frame {width:g} x {height:g}" if size else "the frame"
+            self.add("box outside the frame", field, f"xyxy {list(box)} leaves {frame}; kept unchanged", "warning")
         return True
 
-    def class_ok(self, index: Any, n: int, file: Path, record: str, field: str) -> bool:
-        """Whether a 0-based class index is one of `n`."""
-        if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < n:
+    def class_ok(self, index: Any, start: int, n: int, field: str) -> bool:
+        """Whether a class number is one of `n` that count from `start`."""
+        if is_number(index) and start <= index < start + n and index == int(index):
             return True
-        self.add("unknown class", file, record, field, f"expected a class from 0 to {n - 1}, got {index!r:.40}")
+        self.add("unknown class", field, f"expected a class from {start} to {start + n - 1}, got {index!r:.40}")
         return False
 
+    def size(self, record: Any) -> Size | None:
+        """Read the width and height of a record."""
+        sides: list[Any] = [record]
+        if isinstance(record, dict):
+            sides = [record.get("width"), record.get("height")]
+        if len(sides) == 2 and all(map(is_positive, sides)):
+            return float(sides[0]), float(sides[1])
+        got = " and ".join(f"{side!r:.40}" for side in sides)
+        self.add("no frame size", "width, height", f"expected a width and a height above 0, got {got}")
+        return None
 
-def read_json(path: Path, cure: str) -> Any:
-    """The JSON value of a file; a missing, cut or foreign file is one line. `cure` is for a missing one."""
+
+class RelatedBoxes:
+    """Collect the objects of an image whose file lists boxes only inside relations.
+
+    The same box with the same class is one object; a box with two classes is two objects.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[float, ...], int] = {}  # (class, x1, y1, x2, y2) -> index
+        self.relations: list[tuple[int, int, int]] = []
+
+    def index(self, label: float, box: Iterable[float]) -> int:
+        return self.objects.setdefault((label, *box), len(self.objects))
+
+    def arrays(self) -> tuple[Float[np.ndarray, "N 4"], Int[np.ndarray, " N"], Int[np.ndarray, "M 3"]]:
+        """Return boxes, labels and relations, as `Scene` takes them."""
+        rows = np.asarray(list(self.objects), np.float64).reshape(-1, 5)
+        relations = np.asarray(self.relations, np.int64).reshape(-1, 3)
+        return rows[:, 1:], rows[:, 0].astype(np.int64), relations
+
+
+class Pictures:
+    """Find pictures by name in several folders, each listed once."""
+
+    def __init__(self, *folders: Path) -> None:
+        self.folders = folders
+        self.names: dict[Path, set[str]] = {}
+        self.stems: dict[Path, dict[str, str]] = {}
+
+    def path(self, *names: str) -> Path:
+        """Return the first of `names` that exists, perhaps with another suffix (a GIF called .jpg).
+
+        A missing picture gets its first name in the first folder.
+        """
+        paths = [folder / name for name in names for folder in self.folders]
+        for path in paths:
+            if path.name in self._list(path.parent):
+                return path
+        for path in paths:
+            other = self.stems[path.parent].get(path.stem)
+            if other is not None:
+                return path.with_name(other)
+        return paths[0]
+
+    def _list(self, folder: Path) -> set[str]:
+        if folder not in self.names:
+            files = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+            self.names[folder] = set(files)
+            pictures = [name for name in files if not name.endswith(".json")]
+            self.stems[folder] = {Path(name).stem: name for name in reversed(pictures)}
+        return self.names[folder]
+
+
+def read_json(path: Path, advice: str) -> Any:
+    """Read the JSON value of a file; `advice` says what to do if it is missing."""
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise PolyadicError(f"no {path}. {cure}") from error
+        raise PolyadicError(f"no {path}. {advice}") from error
     except IsADirectoryError as error:
         raise PolyadicError(f"{path} is a folder, expected a JSON file") from error
     return parse_json(text, str(path))
 
 
-class ImageFolder:
-    """Which pictures of a folder are there, listed once; a picture may have another suffix than its name says."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.files = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-        self.stems: dict[str, str] = {}
-        for name in sorted(self.files):
-            self.stems.setdefault(Path(name).stem, name)
-
-    def path(self, name: str) -> Path:
-        """Where the picture is; the path as named when it is missing."""
-        found = name if name in self.files else self.stems.get(Path(name).stem, name)
-        return self.folder / found
-
-
 def first(names: Iterable[str], n: int = 3) -> str:
-    """The first few names, and how many more."""
+    """List the first few names, and how many more there are."""
     names = list(names)
     return ", ".join(names[:n]) + (f" and {len(names) - n:,} more" if len(names) > n else "")
 
 
-def whole_if_can(values: Iterable[float]) -> list[float]:
-    """Numbers as a person would write them: 3, not 3.0."""
+def plain_numbers(values: Iterable[float]) -> list[float]:
+    """Write whole numbers without a decimal point: 3, not 3.0."""
     return [int(value) if float(value).is_integer() else float(value) for value in values]
 
 
 @contextmanager
-def open_h5(path: Path, cure: str) -> Iterator[Any]:
-    """The open file; `cure` says what to do when it is missing."""
+def open_h5(path: Path, advice: str) -> Iterator[Any]:
+    """Open an HDF5 file; `advice` says what to do if it is missing."""
     import h5py
 
     if path.is_dir():
         raise PolyadicError(f"{path} is a folder, expected an HDF5 file")
     if not path.exists():
-        raise PolyadicError(f"no {path}. {cure}")
+        raise PolyadicError(f"no {path}. {advice}")
     try:
         with h5py.File(path, "r") as file:
             yield file
@@ -125,117 +177,63 @@ def open_h5(path: Path, cure: str) -> Iterator[Any]:
         raise
     except (OSError, RuntimeError) as error:  # h5py raises either, when opening and when reading a damaged block
         line = " ".join(str(error).split())
-        raise PolyadicError(
-            f"{path} is not complete HDF5 ({line}); is it cut off, or a file of another kind?"
-        ) from error
+        raise PolyadicError(f"{path} is not complete HDF5 ({line}); is it truncated, or not HDF5?") from error
 
 
-def group(parent: Any, name: str, path: Path) -> Any:
-    """A group of the file, which must be there."""
+def read_group(parent: Any, name: str, path: Path) -> Any:
+    """Return a group of an HDF5 file, which must exist."""
     import h5py
 
-    found, where = parent.get(name), _join(parent, name)
-    if found is None:
-        raise PolyadicError(f"{path}: no group {where!r}; it has {_list(parent)}")
-    if not isinstance(found, h5py.Group):
-        raise PolyadicError(f"{path}: {where!r} must be a group, got a dataset")
-    return found
+    group = parent.get(name)
+    if not isinstance(group, h5py.Group):
+        raise PolyadicError(f"{path}: no group {_join(parent, name)!r}; it has {first(parent, 12) or 'nothing'}")
+    return group
 
 
-def array(parent: Any, name: str, width: int, path: Path, kinds: str = "iu") -> np.ndarray:
-    """A dataset of numbers [n, width], or [n] when the width is 0; of whole numbers unless `kinds` says otherwise."""
+def read_array(parent: Any, name: str, width: int, path: Path, kinds: str = "iu") -> np.ndarray:
+    """Read numbers [n, width], or [n] if the width is 0; integers unless `kinds` (of dtype) says otherwise."""
     import h5py
 
     try:
-        found = h5py.h5o.open(parent.id, name.encode())  # several times as fast as parent[name]: VG200 has 300,000
+        item = h5py.h5o.open(parent.id, name.encode())  # several times as fast as parent[name]: VG200 has 300,000
     except KeyError as error:
-        holder = parent.get(str(Path(name).parent), parent)
-        what = f"it has {_list(holder)}" if isinstance(holder, h5py.Group) else f"{holder.name.strip('/')} is no group"
-        raise PolyadicError(f"{path}: no field {_join(parent, name)!r}; {what}") from error
-    if not isinstance(found, h5py.h5d.DatasetID):
+        raise PolyadicError(f"{path}: no array {_join(parent, name)!r}; it has {first(parent, 12)}") from error
+    if not isinstance(item, h5py.h5d.DatasetID):
         raise PolyadicError(f"{path}: {_join(parent, name)!r} must be an array, got a group")
-    shape, dtype = found.shape, found.dtype
-    if shape == (0,) and dtype.kind in kinds:  # an empty list has every width
+    shape, dtype = item.shape, item.dtype
+    if shape == (0,) and dtype.kind in kinds:  # an empty list fits every width
         return np.zeros((0, width) if width else 0, dtype)
     if dtype.kind not in kinds or len(shape) != (2 if width else 1) or (width and shape[1] != width):
         numbers = "whole numbers" if kinds == "iu" else "numbers"
-        wanted = f"{numbers} [n, {width}]" if width else f"{numbers} [n]"
-        raise PolyadicError(f"{path}: {_join(parent, name)!r} must be {wanted}, got {dtype} {list(shape)}")
-    return _values(found)
-
-
-def _values(found: Any) -> np.ndarray:
-    import h5py
-
-    values = np.empty(found.shape, found.dtype)
+        expected = f"{numbers} [n, {width}]" if width else f"{numbers} [n]"
+        raise PolyadicError(f"{path}: {_join(parent, name)!r} must be {expected}, got {dtype} {list(shape)}")
+    values = np.empty(shape, dtype)
     if values.size:
-        found.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        item.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     return values
 
 
-def rows_of(parent: Any, name: str, path: Path) -> np.ndarray:
-    """A dataset of any numbers, in rows."""
+def read_scalars(parent: Any, name: str, path: Path) -> Mapping[str, Any]:
+    """Read a group of scalars as {name: text or number}; an absent group is empty."""
     import h5py
 
-    found = parent[name]
-    if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "biuf" or not found.ndim:
-        raise PolyadicError(f"{path}: {name!r} is not an array of numbers")
-    return np.asarray(found[()])
-
-
-def as_dtype(values: np.ndarray, dtype: str, what: str) -> np.ndarray:
-    """The same numbers in another dtype, or an error where it cannot hold them."""
-    cast = values.astype(dtype)
-    if (cast != values).any():
-        raise PolyadicError(f"{what} cannot be stored as {np.dtype(dtype)}, e.g. {values[cast != values][0]}")
-    return cast
+    group = parent.get(name)
+    if not isinstance(group, h5py.Group):
+        return {}
+    values = {}
+    for key in group:
+        item = h5py.h5o.open(group.id, key.encode())
+        if not isinstance(item, h5py.h5d.DatasetID):
+            raise PolyadicError(f"{path}: {_join(group, key)!r} must be a text or a number, got a group")
+        value = np.empty(item.shape, item.dtype)
+        item.read(h5py.h5s.ALL, h5py.h5s.ALL, value)
+        try:
+            scalar: Any = value.tolist()
+            values[key] = scalar.decode() if isinstance(scalar, bytes) else scalar
+        except UnicodeDecodeError as error:
+            raise PolyadicError(f"{path}: {_join(group, key)!r} is not UTF-8 text") from error
+    return values
 
 
 def _join(parent: Any, name: str) -> str:
     return f"{parent.name}/{name}".strip("/")
-
-
-def _list(parent: Any) -> str:
-    names = list(parent)
-    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "") if names else "nothing"
-
-
-def read_tree(parent: Any) -> dict[str, Any]:
-    """A group of scalars as JSON values: a group is an object, a scalar a list [dtype, value]."""
-    import h5py
-
-    tree: dict[str, Any] = {}
-    for name in parent:
-        found = h5py.h5o.open(parent.id, name.encode())
-        is_leaf = isinstance(found, h5py.h5d.DatasetID)
-        tree[name] = _leaf(found, parent, name) if is_leaf else read_tree(parent[name])
-    return tree
-
-
-def _leaf(found: Any, parent: Any, name: str) -> list[Any]:
-    import h5py
-
-    dtype = found.dtype
-    value, kind = _values(found).tolist(), h5py.check_string_dtype(dtype)
-    try:
-        text = value.decode() if isinstance(value, bytes) else value
-    except UnicodeDecodeError as error:
-        raise PolyadicError(f"{parent.file.filename}, {_join(parent, name)}: not text in UTF-8") from error
-    if kind is None:
-        return [dtype.str, text]
-    return [f"S{kind.length}" if kind.length else ("str" if kind.encoding == "utf-8" else "ascii"), text]
-
-
-def write_tree(parent: Any, tree: dict[str, Any]) -> None:
-    """What `read_tree` has read."""
-    import h5py
-
-    for name, child in tree.items():
-        if isinstance(child, dict):
-            write_tree(parent.create_group(name), child)
-            continue
-        dtype, value = child
-        if dtype in ("str", "ascii"):
-            parent.create_dataset(name, data=value, dtype=h5py.string_dtype("utf-8" if dtype == "str" else "ascii"))
-        else:
-            parent[name] = np.asarray(value.encode() if isinstance(value, str) else value, dtype)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
 from polyadic import progress
-from polyadic.datasets import coco as coco_relations
+from polyadic.datasets import coco
 from polyadic.datasets.reading import Report
 from polyadic.datasets.toy.annotator import annotate
 from polyadic.datasets.toy.drawing import SIDE, draw
@@ -68,10 +67,6 @@ def read(root: Path, split: str, report: Report) -> Dataset:
     return World().dataset(split)
 
 
-def no_files(*_: object) -> NoReturn:
-    raise PolyadicError("toy is drawn, not kept in files: write it as coco with polyadic data draw --out FOLDER")
-
-
 def write(world: World, folder: str | Path) -> list[Path]:
     """Pictures in `images/`, and COCO + `rel_annotations` per split, which `load_dataset("coco", folder)` reads."""
     folder = Path(folder).expanduser()
@@ -84,6 +79,6 @@ def write(world: World, folder: str | Path) -> list[Path]:
         scenes = [scene for dataset in datasets for scene in dataset]
         for scene in progress.track(scenes, "drawing"):
             scene.open().save(folder / scene.image)
-        return coco_relations.write(datasets, folder)
+        return coco.write(datasets, folder)
     except OSError as error:
         raise PolyadicError(f"toy: cannot write to {folder} ({error})") from error

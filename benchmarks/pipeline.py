@@ -26,8 +26,7 @@ from typing import Any
 import torch
 
 import polyadic.model
-from polyadic.config.detector import DETECTOR_PRESETS
-from polyadic.config.presets import PRESETS
+from polyadic.config import DETECTOR_PRESETS, PRESETS
 from polyadic.config.schema import Config
 from polyadic.datasets.toy.world import World
 from polyadic.detectors.faster_rcnn import Detector

@@ -20,7 +20,7 @@ import torch
 from ranking import SIZES, seconds
 
 from polyadic.boxes import ordered_pairs
-from polyadic.config.presets import PRESETS
+from polyadic.config import PRESETS
 from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
 from polyadic.model.heads import TripletHead

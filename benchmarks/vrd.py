@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 from ranking import TOP, best_dense, dense_prior, flat_index, seconds
 
-from polyadic.config.schema import Stage
+from polyadic.config.schema import StageConfig
 from polyadic.cp import CPTensor
 from polyadic.experiments.runs import Run, open_run
 from polyadic.model.features import PairInputs
@@ -49,7 +49,7 @@ def learning(run: Run, examples: list[Example], inputs: list[PairInputs]) -> flo
     """Seconds per image: the median over batches."""
     model = run.model.train()
     parameters = [*model.features.parameters(), *model.head.parameters()]
-    optimiser = make_optimiser(Stage(optimiser="adamw", rate=1e-9), parameters)  # the model stays as it is
+    optimiser = make_optimiser(StageConfig(optimiser="adamw", rate=1e-9), parameters)  # the model stays as it is
     times = []
     for at in range(0, len(inputs) - BATCH + 1, BATCH):
         start = clock()

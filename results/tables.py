@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from polyadic.config.presets import PRESETS
+from polyadic.config import PRESETS
 from polyadic.experiments import boxes_rows
 from polyadic.experiments.ablation import Ablation
 from polyadic.experiments.ablation_scores import ALL, MODEL, PHRASES, PREDICATES

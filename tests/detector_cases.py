@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polyadic.config.detector import DETECTOR_PRESETS, DetectorConfig
+from polyadic.config import DETECTOR_PRESETS, DetectorConfig
 from polyadic.datasets.toy.world import World
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.structures.scenes import Scene

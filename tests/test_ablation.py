@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tiny_runs import PIXELS, Command, call, write_tiny
 
-from polyadic.config.files import load_config
+from polyadic.config import load_config
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.ablation import ablate

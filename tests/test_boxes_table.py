@@ -18,7 +18,7 @@ from model_cases import dense
 from training_cases import Spy
 
 from polyadic.boxes import suppress
-from polyadic.config.checks import difference
+from polyadic.config import difference
 from polyadic.datasets import held_out
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.experiments import boxes_rows

@@ -17,7 +17,7 @@ from training_cases import tiny
 from vg_files import many_vg150, many_vg200
 from vrd_files import many_vrd
 
-from polyadic.config.presets import PRESETS
+from polyadic.config import PRESETS
 from polyadic.datasets import load_dataset
 from polyadic.io.records import write_detections
 from polyadic.structures.detections import Detections

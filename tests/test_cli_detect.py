@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from tiny_runs import Command, call, write_tiny
 from training_cases import Spy, watched
 
-from polyadic.config.detector import DETECTOR_PRESETS
-from polyadic.config.files import load_detector_config
+from polyadic.config import DETECTOR_PRESETS, load_detector_config
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World
 from polyadic.detectors.faster_rcnn import Detector
@@ -99,11 +98,11 @@ def test_a_run_is_never_overwritten_without_the_word(command: Command, config: P
         (("toy", "--preset", "vgg16"), "expected one CONFIG, got toy and --preset vgg16"),
         (("resnet",), "no preset and no file is called resnet; presets: vgg16, resnet50-fpn, mobilenetv3-fpn, toy"),
         ((), "which CONFIG? A preset (`polyadic detect config` lists them)"),
-        (("toy", "--nms", "1.5"), "nms must lie in [0, 1], got 1.5"),
-        (("toy", "--network", "vgg19"), "network must be vgg16, resnet50-fpn"),
-        (("toy", "--most", "0"), "most must be at least 1, got 0"),
+        (("toy", "--nms", "1.5"), "nms: expected a number <= 1.0, got 1.5"),
+        (("toy", "--network", "vgg19"), "network: expected one of vgg16, resnet50-fpn"),
+        (("toy", "--most", "0"), "most: expected a whole number >= 1, got 0"),
         (("vgg16",), "vrd: where is it? Give its folder with --data"),
-        (("toy", "--dataset", "vdr"), "data.dataset must be vrd, vg150, vg200, coco, toy, got 'vdr'"),
+        (("toy", "--dataset", "vdr"), "data.dataset: expected one of vrd, vg150, vg200, coco, toy (did you mean vrd?), got 'vdr'"),
         (("toy", "--resum", "3"), "no option --resum; did you mean --resume?"),
     ],
 )

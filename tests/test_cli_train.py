@@ -16,9 +16,7 @@ from tiny_runs import PIXELS, Command, call, write_tiny
 
 from polyadic import progress
 from polyadic.cli.flags import split_words
-from polyadic.config.checks import value_at
-from polyadic.config.files import load_config
-from polyadic.config.presets import PRESETS
+from polyadic.config import PRESETS, leaves, load_config
 
 SHORT = ("--triplets.epochs", "1", "--selection.epochs", "0")
 
@@ -51,7 +49,7 @@ def test_training_says_what_it_made_and_what_to_type_next(command: Command, fold
     assert "triplets 1/1: held-out recall" in result.err
     config = load_config(out / "config.json")
     keys = ("head.rank", "triplets.rate", "seed", "triplets.epochs", "head.hidden", "pixels.strides")
-    assert [value_at(config, key) for key in keys] == [3, 2e-3, 1, 1, 32, (8,)]
+    assert [dict(leaves(config))[key] for key in keys] == [3, 2e-3, 1, 1, 32, (8,)]
 
 
 def test_an_interrupted_run_goes_on_by_one_word_to_the_same_weights(command: Command, folder: Path, tiny: Path) -> None:
@@ -116,9 +114,9 @@ def test_what_is_no_run_is_not_removed(command: Command, tmp_path: Path, folder:
         (("--head.rnk", "3"), "no config key head.rnk; did you mean head.rank?"),
         (("--smoothin", "3"), "no config key smoothin; did you mean ranking.smoothing?"),
         (("--resum", "3"), "no option --resum; did you mean --resume?"),
-        (("--head", "3"), "head is a section; set one of its fields, like head.rank"),
-        (("--head.rank", "three"), "head.rank must be a whole number, got 'three'"),
-        (("--head.rank", "0"), "head.rank must be at least 1, got 0"),
+        (("--head", "3"), "head is a section; set one of its fields, such as head.rank"),
+        (("--head.rank", "three"), "head.rank: expected a whole number, got 'three'"),
+        (("--head.rank", "0"), "head.rank: expected a whole number >= 1, got 0"),
         (("--triplets.optimiser", "sdg"), "did you mean sgd?"),
         (("--head.rank",), "--head.rank needs a value"),
         (("--pixels.strides", "8", "16"), "several values of a field are joined by commas"),

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from tiny_runs import Command, write_tiny
 
-from polyadic.config.files import load_config
+from polyadic.config import load_config
 from polyadic.datasets.toy.annotator import selected, truth
 from polyadic.datasets.toy.world import World
 from polyadic.evaluation.protocol import get_protocol

@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from polyadic.config.detector import DETECTOR_PRESETS
+from polyadic.config import DETECTOR_PRESETS
 from polyadic.detectors.faster_rcnn import Detector, SmallBackbone, build_network, choose, find_boxes, prevailing_colour
 from polyadic.detectors.weights import load_weights
 from polyadic.structures.detections import Detections

@@ -14,7 +14,7 @@ from torch import nn
 from training_cases import Crash, Spy, StopAfterStep, crash, log_of, same, watched
 from vrd_files import RIDER, TRAIN, relation, write_vrd
 
-from polyadic.config.detector import DetectorConfig
+from polyadic.config import DetectorConfig
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World, write
 from polyadic.detectors.faster_rcnn import Detector, to_pixels

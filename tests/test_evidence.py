@@ -8,7 +8,7 @@ from oracles import plain_iou
 from torch import Tensor
 
 from polyadic.boxes import GEOMETRY, ordered_pairs, pair_geometry
-from polyadic.config.schema import Evidence
+from polyadic.config.schema import EvidenceConfig
 from polyadic.model.features import EvidenceFeature, box_evidence, pair_evidence
 
 FRAME = torch.tensor([100.0, 50.0])
@@ -127,7 +127,7 @@ def feature_of(n: int) -> tuple[EvidenceFeature, tuple[Tensor, Tensor, Tensor, T
     pairs = ordered_pairs(n)
     names, numbers = box_evidence(boxes, labels, scores, FRAME)
     given = names, numbers, pair_evidence(boxes, labels, pairs, FRAME), pairs
-    return EvidenceFeature(Evidence(embedding=6, geometry=5), 3), given
+    return EvidenceFeature(EvidenceConfig(embedding=6, geometry=5), 3), given
 
 
 def test_features_have_the_label_as_subject_and_as_object() -> None:

@@ -15,16 +15,16 @@ from shared_data import real_vrd, shared
 from torch import Tensor, nn
 
 from polyadic.boxes import box_place, ordered_pairs, pair_geometry, union_boxes
-from polyadic.config.schema import Config, Pixels
+from polyadic.config.schema import Config, PixelsConfig
 from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import PairFeatures, PairInputs, Reduction, SpatialFeature, pool_regions, union_rows
 from polyadic.structures.vocabulary import PolyadicError
 
-TINY = Pixels("test_byobnet", "random", strides=(8, 16), side=64, longest=80, pool=2, mask=16, spatial=5)
+TINY = PixelsConfig("test_byobnet", "random", strides=(8, 16), side=64, longest=80, pool=2, mask=16, spatial=5)
 
 
-def tiny(**values: Any) -> Pixels:
-    return Pixels(**{**{name: getattr(TINY, name) for name in TINY.__dataclass_fields__}, **values})
+def tiny(**values: Any) -> PixelsConfig:
+    return PixelsConfig(**{**{name: getattr(TINY, name) for name in TINY.__dataclass_fields__}, **values})
 
 
 def picture(width: int = 80, height: int = 64, seed: int = 0) -> Tensor:

@@ -185,11 +185,11 @@ def test_the_boxes_around_pairs_are_not_looked_at(monkeypatch: pytest.MonkeyPatc
     ("values", "message"),
     [
         ({"boxes.epochs": 0}, "set boxes.epochs"),
-        ({"head.rank": 2}, "head.labels is of rank 1, got head.rank 2"),
+        ({"head.rank": 2}, "head.labels has rank 1"),
         ({"proposals.epochs": 1}, "proposals.epochs must be 0"),
         ({"selection.epochs": 1}, "selection.epochs must be 0"),
         ({"head.context": True}, "head.context must be false"),
-        ({"neighbours.noise": 1.0}, "neighbours.noise must lie in"),
+        ({"neighbours.noise": 1.0}, "neighbours.noise: expected"),
     ],
 )
 def test_a_head_of_labels_needs_what_it_leaves_to_others(values: dict[str, Any], message: str) -> None:

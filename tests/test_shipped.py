@@ -17,7 +17,7 @@ from safetensors import safe_open
 from shared_data import real_vrd, shared
 from tiny_runs import Command, call
 
-from polyadic.config.detector import DETECTOR_PRESETS
+from polyadic.config import DETECTOR_PRESETS
 from polyadic.detectors.coco import CocoDetector
 from polyadic.model.relation_model import RelationModel
 from polyadic.pretrained import MODELS, coco_to_vrd, model_folder, synonyms, table_file

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from training_cases import finish, log_of, same, tiny
 
-from polyadic.config.schema import Stage
+from polyadic.config.schema import StageConfig
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import loop
 from polyadic.training.loading import load_batches
@@ -40,7 +40,7 @@ def test_a_step_is_clipped_by_the_total_norm(tmp_path: Path) -> None:
 
 
 def test_schedules_by_hand() -> None:
-    constant, cosine, cycle = (Stage(schedule=name) for name in ("constant", "cosine", "one-cycle"))
+    constant, cosine, cycle = (StageConfig(schedule=name) for name in ("constant", "cosine", "one-cycle"))
     assert [loop.factor(constant, step, 7) for step in range(7)] == [1.0] * 7
     half = [loop.factor(cosine, step, 6) for step in range(6)]
     assert half == pytest.approx([1, (2 + 3**0.5) / 4, 0.75, 0.5, 0.25, (2 - 3**0.5) / 4])
@@ -49,7 +49,7 @@ def test_schedules_by_hand() -> None:
 
 @pytest.mark.parametrize("total", [1, 2, 9, 10, 37, 5000])
 def test_one_cycle_rises_for_a_tenth_to_the_rate_and_falls_to_nearly_nothing(total: int) -> None:
-    rates = [loop.factor(Stage(schedule="one-cycle"), step, total) for step in range(total)]
+    rates = [loop.factor(StageConfig(schedule="one-cycle"), step, total) for step in range(total)]
     top = int(np.argmax(rates))
     assert top == math.ceil(0.1 * total) if total > 2 else top <= 1
     assert all(0 < rate <= 1 for rate in rates)
@@ -62,7 +62,7 @@ def test_one_cycle_rises_for_a_tenth_to_the_rate_and_falls_to_nearly_nothing(tot
     ("name", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
 )
 def test_optimisers_by_name(name: Any, kind: type[torch.optim.Optimizer]) -> None:
-    stage = Stage(optimiser=name, rate=0.03, momentum=0.7, decay=0.2)
+    stage = StageConfig(optimiser=name, rate=0.03, momentum=0.7, decay=0.2)
     made = loop.make_optimiser(stage, [nn.Parameter(torch.zeros(2))])
     assert type(made) is kind
     (group,) = made.param_groups
@@ -78,7 +78,9 @@ class Numbers(Dataset[int]):
         return at
 
 
-def run(folder: Path, loss: Any, stage: Stage, precision: torch.dtype = torch.float32) -> tuple[nn.Linear, list[str]]:
+def run(
+    folder: Path, loss: Any, stage: StageConfig, precision: torch.dtype = torch.float32
+) -> tuple[nn.Linear, list[str]]:
     """A stage that fits a line; what was kept of it, in order."""
     torch.manual_seed(0)
     line, kept = nn.Linear(2, 1), []
@@ -133,7 +135,7 @@ def test_what_is_not_finite_stops_the_run_and_names_stage_step_and_images(tmp_pa
         return (bad(line, x) if len(calls) == 4 else x), rows
 
     with pytest.raises(PolyadicError) as caught:
-        run(tmp_path / "run", loss, Stage(epochs=2, images=5, rate=1e-3))
+        run(tmp_path / "run", loss, StageConfig(epochs=2, images=5, rate=1e-3))
     line = str(caught.value)
     assert line.startswith("stage line, epoch 2, step 1, images ")
     names = line[len("stage line, epoch 2, step 1, images ") :].partition(":")[0]
@@ -149,7 +151,7 @@ def test_in_float16_a_gradient_that_is_never_finite_stops_the_run(tmp_path: Path
         return x + (line.weight * 0).sum().sqrt(), rows
 
     with pytest.raises(PolyadicError, match=r"^stage line, epoch 3, .*no gradient is finite in float16"):
-        run(tmp_path / "run", bad, Stage(epochs=9, images=1, rate=1e-3), torch.float16)
+        run(tmp_path / "run", bad, StageConfig(epochs=9, images=1, rate=1e-3), torch.float16)
 
 
 def test_scores_that_are_not_finite_name_their_images(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_a_step_without_pairs_changes_nothing_and_the_log_stays_json(tmp_path: P
     def loss(line: nn.Linear, batch: list[int]) -> tuple[Tensor, int] | None:
         return None if 3 in batch else mean_square(line, batch)
 
-    run(tmp_path / "run", loss, Stage(epochs=2, images=4, rate=1e-3))
+    run(tmp_path / "run", loss, StageConfig(epochs=2, images=4, rate=1e-3))
     steps = [entry for entry in log_of(tmp_path / "run") if entry["event"] == "step"]
     assert len(steps) == 6
     assert sum("norm" not in entry for entry in steps) == 2
@@ -175,7 +177,7 @@ def test_the_loss_told_is_the_mean_over_the_rows_of_the_epoch_so_far(tmp_path: P
         values.append((float(x.detach()), rows))
         return x, rows
 
-    run(tmp_path / "run", loss, Stage(epochs=1, images=4, rate=1e-3))
+    run(tmp_path / "run", loss, StageConfig(epochs=1, images=4, rate=1e-3))
     told = [entry["loss"] for entry in log_of(tmp_path / "run") if entry["event"] == "step"]
     assert [rows for _, rows in values] == [4, 4, 3]
     total = np.cumsum([x * n for x, n in values]) / np.cumsum([n for _, n in values])
@@ -183,13 +185,13 @@ def test_the_loss_told_is_the_mean_over_the_rows_of_the_epoch_so_far(tmp_path: P
 
 
 def test_an_equal_score_is_no_better(tmp_path: Path) -> None:
-    _, kept = run(tmp_path / "run", mean_square, Stage(epochs=3, images=20, rate=1e-3))
+    _, kept = run(tmp_path / "run", mean_square, StageConfig(epochs=3, images=20, rate=1e-3))
     assert kept == ["best", "epoch 1", "epoch 2", "epoch 3"]
 
 
 def test_sgd_steps_by_hand(tmp_path: Path) -> None:
     """Full batches of a line, with momentum: v <- m v + g, w <- w - r v."""
-    line, _ = run(tmp_path / "run", mean_square, Stage(epochs=5, images=11, rate=1e-3, momentum=0.5, clip=1e9))
+    line, _ = run(tmp_path / "run", mean_square, StageConfig(epochs=5, images=11, rate=1e-3, momentum=0.5, clip=1e9))
     torch.manual_seed(0)
     start = nn.Linear(2, 1)
     w = np.array([*start.weight.detach().double().tolist()[0], start.bias.item()])
@@ -227,7 +229,7 @@ def test_of_equal_scores_the_smaller_loss_is_the_better(tmp_path: Path) -> None:
     kept: list[dict[str, float]] = []
     task = loop.Task(
         "line",
-        Stage(epochs=3, images=11, rate=1e-3),
+        StageConfig(epochs=3, images=11, rate=1e-3),
         {"line": nn.Linear(2, 1)},
         lambda epoch: Numbers(),
         lambda batch: None,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from training_cases import ALL_STAGES, Ended, detect, finish, same, tiny, write_detections
 
 from polyadic.boxes import box_place, ordered_pairs, pair_numbers
-from polyadic.config.schema import Config, Stage
+from polyadic.config.schema import Config, StageConfig
 from polyadic.cp import CPTensor
 from polyadic.datasets.toy.world import World, write
 from polyadic.experiments import ablation, ablation_scores, evaluating
@@ -368,8 +368,10 @@ def test_each_step_has_its_chance_and_each_epoch_its_order(tmp_path: Path, monke
 
 
 def test_in_float16_the_gradient_is_clipped_at_its_own_scale(tmp_path: Path) -> None:
-    step = Stage(epochs=1, images=100, optimiser="sgd", momentum=0.0, rate=0.5, clip=0.01)
-    run = finish(replace(tiny(**EVIDENCE, precision="float16"), triplets=step, selection=Stage()), tmp_path / "run")
+    step = StageConfig(epochs=1, images=100, optimiser="sgd", momentum=0.0, rate=0.5, clip=0.01)
+    run = finish(
+        replace(tiny(**EVIDENCE, precision="float16"), triplets=step, selection=StageConfig()), tmp_path / "run"
+    )
     before, after = run.kept.models[()], run.kept.models["triplets",]
     squares = [(after[name] - before[name]).double().square().sum() for name, _ in run.model.named_parameters()]
     assert math.sqrt(sum(squares)) / 0.5 == pytest.approx(0.01, rel=0.01)

@@ -18,8 +18,7 @@ from model_cases import same as same_relations
 from tiny_runs import Command
 from training_cases import Spy, same, tiny, watched
 
-from polyadic.config.detector import DETECTOR_PRESETS
-from polyadic.config.presets import PRESETS
+from polyadic.config import DETECTOR_PRESETS, PRESETS
 from polyadic.config.schema import Config
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World

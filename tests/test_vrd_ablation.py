@@ -13,7 +13,7 @@ from tiny_runs import Command
 from training_cases import tiny
 from vrd_files import many_vrd, pictured_vrd
 
-from polyadic.config.presets import PRESETS
+from polyadic.config import PRESETS
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.ablation import Ablation

@@ -15,7 +15,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyadic.config.schema import Cache, Config, Data, Evidence, Geometry, Head, Pixels, Selection, Stage, World
+from polyadic.config.schema import (
+    BoxPriorConfig,
+    CacheConfig,
+    Config,
+    DataConfig,
+    EvidenceConfig,
+    HeadConfig,
+    PixelsConfig,
+    SelectionConfig,
+    StageConfig,
+    WorldConfig,
+)
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.io.records import write_jsonl
 from polyadic.progress import Reporter, interruptible, reporting, request_stop
@@ -26,8 +37,8 @@ from polyadic.training import run as checkpoint
 from polyadic.training import train
 from polyadic.training.run import Position
 
-_STAGE = Stage(epochs=2, images=8, optimiser="adamw", rate=3e-3, decay=0.01, schedule="one-cycle")
-_PIXELS = Pixels(
+_STAGE = StageConfig(epochs=2, images=8, optimiser="adamw", rate=3e-3, decay=0.01, schedule="one-cycle")
+_PIXELS = PixelsConfig(
     backbone="test_byobnet", weights="random", strides=(8,), side=64, longest=96, pool=2, mask=16, spatial=8
 )
 STAGES = ("backbone", "boxes", "triplets", "selection")
@@ -44,16 +55,16 @@ def tiny(**changes: Any) -> Config:
         device="cpu",
         workers=0,
         threads=1,
-        data=Data(dataset="toy"),
-        world=World(train=24, test=6),
+        data=DataConfig(dataset="toy"),
+        world=WorldConfig(train=24, test=6),
         pixels=_PIXELS,
-        evidence=Evidence(embedding=8, geometry=12),
-        head=Head(rank=3, hidden=32, dropout=0.2),
-        selector=Selection(hidden=16, dropout=0.2),
-        geometry=Geometry(rank=4, hidden=16),
+        evidence=EvidenceConfig(embedding=8, geometry=12),
+        head=HeadConfig(rank=3, hidden=32, dropout=0.2),
+        selector=SelectionConfig(hidden=16, dropout=0.2),
+        geometry=BoxPriorConfig(rank=4, hidden=16),
         triplets=_STAGE,
         selection=_STAGE,
-        cache=Cache(gigabytes=0.5),
+        cache=CacheConfig(gigabytes=0.5),
     )
     return config.change(**changes)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from polyadic.boxes import box_iou
-    from polyadic.config.files import load_config
+    from polyadic.config import load_config
     from polyadic.config.schema import Config
     from polyadic.cp import CPTensor, Mixture, SparsePrior
     from polyadic.datasets import load_dataset
@@ -65,7 +65,7 @@ _HOME = {
     "box_iou": "boxes",
     "evaluate": "evaluation",
     "get_protocol": "evaluation.protocol",
-    "load_config": "config.files",
+    "load_config": "config",
     "load_dataset": "datasets",
     "rank_relations": "ranking",
     "read_detections": "io.records",

@@ -23,7 +23,7 @@ def command(
     csv: Annotated[Path | None, typer.Option("--csv", help="Where the rows go. Default: ablation.csv in DIR.")] = None,
 ) -> None:
     """The paper's Table 4 on any dataset. Ranks are trained with several seeds, P(X_sel) and prior added."""
-    from polyadic.config.files import load_config
+    from polyadic.config import load_config
 
     name, fields = split_words(words or [])
     if name is None:

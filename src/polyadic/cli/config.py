@@ -14,8 +14,7 @@ def command(
     source: Annotated[str | None, typer.Argument(metavar="[PRESET|FILE]", help="Default: list the presets.")] = None,
 ) -> None:
     """Print a config as TOML with comments. Kept as a file and changed, it is a CONFIG of one's own."""
-    from polyadic.config.files import load_config
-    from polyadic.config.presets import PRESETS
+    from polyadic.config import PRESETS, load_config
 
     if source is not None:
         typer.echo(load_config(source).to_toml())

@@ -44,7 +44,7 @@ def train(
     ] = False,
 ) -> None:
     """Train a Faster R-CNN. Ctrl-C loses nothing. Any field: --training.rate 1e-3 --weights random --seed 1."""
-    from polyadic.config.files import load_detector_config
+    from polyadic.config import load_detector_config
 
     given, fields = split_words(words or [])
     if given is not None and preset is not None:
@@ -111,8 +111,7 @@ def config(
     source: Annotated[str | None, typer.Argument(metavar="[PRESET|FILE]", help="Default: list the presets.")] = None,
 ) -> None:
     """Print a config as TOML with comments. Kept as a file and changed, it is a CONFIG of one's own."""
-    from polyadic.config.detector import DETECTOR_PRESETS
-    from polyadic.config.files import load_detector_config
+    from polyadic.config import DETECTOR_PRESETS, load_detector_config
 
     if source is not None:
         typer.echo(load_detector_config(source).to_toml())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from polyadic.config.settings import C
+from polyadic.config.settings import C, leaves
 from polyadic.structures.vocabulary import PolyadicError
 
 ANY = {"allow_extra_args": True, "ignore_unknown_options": True}  # typer leaves unknown options to us
@@ -37,14 +37,9 @@ def split_words(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
 
 def with_fields(config: C, fields: dict[str, str], own: Sequence[str]) -> C:
     """The config with these fields; an unknown one is refused with the nearest of all options, `own` included."""
-    from polyadic.config.checks import keys
-    from polyadic.config.merging import parse_value
-
-    known = keys(config)
-    values = {}
-    for key, text in fields.items():
+    known = dict(leaves(config))
+    for key in fields:
         near = get_close_matches(key, [*known, *own], n=1)
         if key not in known and near and near[0] in own:
             raise PolyadicError(f"no option --{key}; did you mean --{near[0]}?")
-        values[key] = parse_value(config, key, text)
-    return config.change(**values)
+    return config.change_text(fields)

@@ -121,7 +121,7 @@ def _boxes(
     csv: Path | None,
 ) -> None:
     from polyadic.cli.train import long_job
-    from polyadic.config.presets import PRESETS
+    from polyadic.config import PRESETS
     from polyadic.experiments.boxes_rows import check_file, write
     from polyadic.experiments.boxes_table import boxes_table
     from polyadic.report import boxes_tables

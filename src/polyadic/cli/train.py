@@ -39,7 +39,7 @@ def command(
     ] = False,
 ) -> None:
     """Train a model in stages. Ctrl-C loses nothing. Any field: --head.rank 3 --triplets.rate=1e-3 --seed 1."""
-    from polyadic.config.files import load_config
+    from polyadic.config import load_config
 
     name, fields = split_words(words or [])
     if resume and overwrite:

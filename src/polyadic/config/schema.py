@@ -1,177 +1,268 @@
-"""The numbers themselves."""
+"""Every number of a run, each marked as the paper's or ours."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from polyadic.config.checks import check, check_sources
-from polyadic.config.settings import Settings
+from msgspec import Meta
+
+from polyadic.config.settings import (
+    Count,
+    CountOrZero,
+    Finite,
+    NonNegative,
+    Positive,
+    Settings,
+    Share,
+    UnitInterval,
+)
 from polyadic.config.settings import ours as _ours
 from polyadic.config.settings import paper as _paper
+from polyadic.structures.vocabulary import PolyadicError
 
 
 @dataclass(frozen=True)
-class Data:
+class DataConfig:
     """[data] The dataset."""
 
     dataset: Literal["vrd", "vg150", "vg200", "coco", "toy"] = _ours("vrd", "coco is own data, toy the drawn world")
     root: str = _ours("", "the folder that holds it; toy needs none")
-    pictures: Literal["required", "present"] = _ours("required", "present: learn from scenes that have theirs alone")
+    pictures: Literal["required", "present"] = _ours("required", "present: skip training images without a file")
     detections: str = _ours("", "a file of proposals of the training images, for the stage [proposals]")
-    detector: str = _ours("", "a run of `polyadic detect train`: finds those proposals, and stays with the model")
-    simulate: str = _ours("", "a file of a detector's boxes on any images: train on simulated detections like them")
+    detector: str = _ours("", "a run of `polyadic detect train`: computes those proposals and is saved with the model")
+    simulate: str = _ours(
+        "", "a file of a detector's boxes on any images: train on simulated detections with the same statistics"
+    )
 
 
 @dataclass(frozen=True)
-class World:
+class WorldConfig:
     """[world] The drawn world, where data.dataset is toy."""
 
-    train: int = _ours(800, "training pictures")
-    test: int = _ours(200, "test pictures")
-    seed: int = _ours(0, "another one draws another world")
+    train: Count = _ours(800, "training pictures")
+    test: Count = _ours(200, "test pictures")
+    seed: int = _ours(0, "another seed draws other scenes")
 
 
 @dataclass(frozen=True)
-class Pixels:
+class PixelsConfig:
     """[pixels] Frozen backbone, RoIAlign and pair mask (Network Architecture)."""
 
     backbone: str = _paper("vgg16", "VGG16; any timm name")
-    weights: str = _ours(
-        "timm", "timm: its pretrained ones; random; a .safetensors or .pth file; a run, for its backbone"
-    )
+    weights: str = _ours("timm", "timm: pretrained; random; a .safetensors or .pth file; a run, for its backbone")
     strides: tuple[int, ...] = _paper((16,), "conv5_3; several are pooled and joined")
-    side: int = _ours(600, "the shorter side of the picture in the network, pixels")
-    longest: int = _ours(1000, "and the most for the longer side")
-    pool: int = _paper(7, "RoIAlign to 7 x 7")
-    reduce: int = _ours(0, "principal components kept of a region's feature; 0 keeps it whole")
-    crops: int = _ours(0, "side to which each box is cut out, for features of its own, pixels; 0: no crops")
-    place: bool = _ours(False, "size and place of boxes and pairs, as numbers beside pixels and mask")
-    mask: int = _paper(64, "the pair mask is 2 x 64 x 64")
-    spatial: int = _paper(512, "the spatial feature")
+    side: Annotated[int, Meta(ge=8)] = _ours(600, "shorter side of the network input, pixels")
+    longest: Annotated[int, Meta(ge=8)] = _ours(1000, "at most, for the longer side")
+    pool: Count = _paper(7, "RoIAlign to 7 x 7")
+    reduce: CountOrZero = _ours(0, "principal components kept of a region's feature; 0 keeps it whole")
+    crops: CountOrZero = _ours(0, "side of a crop of each box, which adds its own features, pixels; 0: no crops")
+    place: bool = _ours(False, "add size and position of boxes and pairs to pixels and mask")
+    mask: Annotated[int, Meta(ge=8)] = _paper(64, "the pair mask is 2 x 64 x 64")
+    spatial: Count = _paper(512, "the spatial feature")
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """[evidence] What a detector says of the boxes, as features."""
+class EvidenceConfig:
+    """[evidence] The detector's labels, scores and box geometry as features."""
 
-    embedding: int = _ours(96, "numbers per label")
-    geometry: int = _ours(128, "numbers of the pair's geometry")
+    embedding: Count = _ours(96, "size of a label embedding")
+    geometry: Count = _ours(128, "size of the pair's geometry feature")
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadConfig:
     """[head] The three branches (Network Architecture)."""
 
-    rank: int = _paper(5, "R, Table 4")
-    hidden: int = _paper(4096, "two fully connected layers each")
-    layers: int = _paper(2, "of that size")
-    dropout: float = _ours(0.5, "as in VGG16; the paper does not say")
-    input_dropout: float = _ours(0.0, "of the features themselves")
-    context: bool = _ours(False, "subject and object branches see the pair as well, and run once per pair")
-    labels: bool = _ours(False, "ψ_c is P(s | box) P(o | box), one classifier for both; predicates are the prior's")
+    rank: Count = _paper(5, "R, Table 4")
+    hidden: Count = _paper(4096, "two fully connected layers each")
+    layers: Count = _paper(2, "of that size")
+    dropout: Share = _ours(0.5, "as in VGG16; the paper does not say")
+    input_dropout: Share = _ours(0.0, "on the input features")
+    context: bool = _ours(False, "subject and object branches see the pair too, and run once per pair")
+    labels: bool = _ours(False, "ψ_c is P(s | box) P(o | box), one classifier for both; the prior gives predicates")
 
 
 @dataclass(frozen=True)
-class Selection:
+class SelectionConfig:
     """[selector] P(X_sel) (Modeling missing annotations)."""
 
-    hidden: int = _paper(4096, "a single hidden layer")
-    dropout: float = _ours(0.5, "the paper does not say")
-    nulls: float = _paper(1.0, "null pairs per annotated pair; 0 takes them all")
+    hidden: Count = _paper(4096, "a single hidden layer")
+    dropout: Share = _ours(0.5, "the paper does not say")
+    nulls: NonNegative = _paper(1.0, "null pairs per annotated pair; 0 takes them all")
 
 
 @dataclass(frozen=True)
-class Geometry:
-    """[geometry] The prior that knows the boxes, λ(triplet | geometry); trained where its stage has epochs."""
+class BoxPriorConfig:
+    """[geometry] Box-conditioned prior λ(triplet | geometry), trained in the stage [boxes]."""
 
-    rank: int = _ours(120, "components; at least one per predicate")
-    hidden: int = _ours(256, "two fully connected layers")
-    dropout: float = _ours(0.2, "after each of them")
-    embedding: int = _ours(32, "numbers per label")
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """[neighbours] What the other boxes say of a label; trained with that prior, for a head of labels."""
-
-    hidden: int = _ours(256, "of all its layers")
-    dropout: float = _ours(0.3, "after each of them")
-    embedding: int = _ours(48, "numbers per label")
-    noise: float = _ours(0.3, "share of labels replaced by chance in training")
-    exponent: float = _ours(0.6, "of what they say; 0 does not listen")
+    rank: Count = _ours(120, "components; at least one per predicate")
+    hidden: Count = _ours(256, "two fully connected layers")
+    dropout: Share = _ours(0.2, "after each of them")
+    embedding: Count = _ours(32, "size of a label embedding")
 
 
 @dataclass(frozen=True)
-class Ranking:
+class LabelContextConfig:
+    """[neighbours] Label context: labels given the other boxes; trained with that prior, for head.labels."""
+
+    hidden: Count = _ours(256, "of every layer")
+    dropout: Share = _ours(0.3, "after each of them")
+    embedding: Count = _ours(48, "size of a label embedding")
+    noise: Share = _ours(0.3, "share of labels replaced at random in training")
+    exponent: NonNegative = _ours(0.6, "exponent of the context in a label; 0 ignores it")
+
+
+@dataclass(frozen=True)
+class RankingConfig:
     """[ranking] f_spo at test time."""
 
-    nms: float = _paper(0.7, "of two detections that overlap by more, the less sure one is left out; 1: none")
-    prior: float = _paper(1.0, "exponent of ψ_u; 0 leaves it out")
-    selected: float = _paper(1.0, "exponent of P(X_sel)")
-    boxes: float = _paper(1.0, "exponent of the detector's confidences")
-    smoothing: float = _paper(1.0, "added to each count of ψ_u")
-    repeat: float = _ours(1.0, "factor for a triplet that repeats on nearly the same boxes; 1: none")
-    repeat_iou: float = _ours(0.45, "overlap from which boxes are nearly the same")
+    nms: UnitInterval = _paper(0.7, "IoU above which the lower-scoring of two detections is dropped; 1: none")
+    prior: Finite = _paper(1.0, "exponent of ψ_u; 0 leaves it out")
+    selected: NonNegative = _paper(1.0, "exponent of P(X_sel)")
+    boxes: Finite = _paper(1.0, "exponent of the detector's confidences")
+    smoothing: NonNegative = _paper(1.0, "added to each count of ψ_u")
+    repeat: Finite = _ours(1.0, "factor for a repeated triplet on nearly the same boxes; 1: none")
+    repeat_iou: Finite = _ours(0.45, "IoU from which boxes are nearly the same")
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageConfig:
     """A stage of training: which optimiser, for how long."""
 
-    epochs: int = _ours(0, "0 leaves a stage out; the paper trains for 7")
-    images: int = _ours(8, "images per step")
+    epochs: CountOrZero = _ours(0, "0 skips the stage; the paper trains for 7")
+    images: Count = _ours(8, "images per step")
     optimiser: Literal["sgd", "adam", "adamw"] = _paper("sgd", "SGD")
-    rate: float = _paper(1e-4, "learning rate")
-    momentum: float = _ours(0.9, "of SGD; the paper does not say")
-    decay: float = _ours(0.0, "weight decay; the paper does not say")
+    rate: Positive = _paper(1e-4, "learning rate")
+    momentum: NonNegative = _ours(0.9, "of SGD; the paper does not say")
+    decay: NonNegative = _ours(0.0, "weight decay; the paper does not say")
     schedule: Literal["constant", "cosine", "one-cycle"] = _ours("constant", "the paper does not say")
-    clip: float = _paper(20.0, "total norm of the gradient")
+    clip: Positive = _paper(20.0, "total norm of the gradient")
+
+
+def _stage(epochs: int, title: str) -> Any:
+    """Declare the section of a stage, with its own title."""
+    return field(default_factory=lambda: StageConfig(epochs=epochs), metadata={"about": title})
 
 
 @dataclass(frozen=True)
-class Validation:
-    """[validation] The held-out images after each epoch."""
+class ValidationConfig:
+    """[validation] Validation on held-out images after each epoch."""
 
-    images: int = _ours(400, "at most so many; 0: learn from them too, and keep the last epoch")
-    k: int = _ours(0, "predictions per pair; 0: any number")
+    images: CountOrZero = _ours(400, "at most this many; 0: train on them too, and keep the last epoch")
+    k: CountOrZero = _ours(0, "predictions per pair; 0: any number")
 
 
 @dataclass(frozen=True)
-class Cache:
+class CacheConfig:
     """[cache] Region features on disk."""
 
     folder: str = _ours("", "empty: `features` beside the runs")
-    gigabytes: float = _ours(20.0, "at most; 0 computes features anew in each epoch")
+    gigabytes: NonNegative = _ours(20.0, "at most; 0 recomputes features in every epoch")
 
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """A whole run."""
+    """Settings of a run of a relation model."""
 
-    sources: tuple[Literal["pixels", "evidence"], ...] = _paper(("pixels",), "pixels; evidence is what a detector says")
-    seed: int = _ours(0, "of all that is random in a run")
-    device: str = _ours("auto", "cuda, mps or cpu, whichever is there")
+    sources: tuple[Literal["pixels", "evidence"], ...] = _paper(
+        ("pixels",), "pixels; evidence: labels and scores of a detector"
+    )
+    seed: int = _ours(0, "seed of everything random in a run")
+    device: str = _ours("auto", "auto picks cuda, mps or cpu")
     precision: Literal["float32", "bfloat16", "float16"] = _ours("float32", "of the networks; the loss is float32")
-    workers: int = _ours(2, "processes that read pictures and features")
-    threads: int = _ours(0, "of the CPU; 0: as torch decides")
-    data: Data = field(default_factory=Data)
-    world: World = field(default_factory=World)
-    pixels: Pixels = field(default_factory=Pixels)
-    evidence: Evidence = field(default_factory=Evidence)
-    head: Head = field(default_factory=Head)
-    selector: Selection = field(default_factory=Selection)
-    geometry: Geometry = field(default_factory=Geometry)
-    neighbours: Neighbours = field(default_factory=Neighbours)
-    ranking: Ranking = field(default_factory=Ranking)
-    backbone: Stage = field(default_factory=Stage)  # ours: the backbone learns the labels of true boxes, then is frozen
-    boxes: Stage = field(default_factory=Stage)  # ours: all that boxes and labels tell, from annotations
-    triplets: Stage = field(default_factory=lambda: Stage(epochs=7))  # paper: stage 1, annotated pairs of true boxes
-    proposals: Stage = field(default_factory=Stage)  # paper: "then train with proposals"
-    selection: Stage = field(default_factory=lambda: Stage(epochs=7))  # paper: P(X_sel), everything else frozen
-    validation: Validation = field(default_factory=Validation)
-    cache: Cache = field(default_factory=Cache)
+    workers: CountOrZero = _ours(2, "processes that read pictures and features")
+    threads: CountOrZero = _ours(0, "CPU threads; 0: torch decides")
+    data: DataConfig = field(default_factory=DataConfig)
+    world: WorldConfig = field(default_factory=WorldConfig)
+    pixels: PixelsConfig = field(default_factory=PixelsConfig)
+    evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+    selector: SelectionConfig = field(default_factory=SelectionConfig)
+    geometry: BoxPriorConfig = field(default_factory=BoxPriorConfig)
+    neighbours: LabelContextConfig = field(default_factory=LabelContextConfig)
+    ranking: RankingConfig = field(default_factory=RankingConfig)
+    backbone: StageConfig = _stage(
+        0, "Stage 0 (ours): train the backbone on the labels of true boxes, then freeze it. 0 epochs: as given."
+    )
+    boxes: StageConfig = _stage(
+        0, "Ours: the box-conditioned prior and the label context, from annotations only. 0 epochs: none."
+    )
+    triplets: StageConfig = _stage(7, "Stage 1: annotated pairs of true boxes.")
+    proposals: StageConfig = _stage(0, "Stage 1b: pairs of proposals, at most 4 per true box at IoU 0.5 or more.")
+    selection: StageConfig = _stage(7, "Stage 2: P(X_sel), everything else frozen.")
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
 
-    def __post_init__(self) -> None:
-        check(self)
-        check_sources(self)
+    def check(self) -> None:
+        """Check values that depend on one another."""
+        if not self.sources or len(set(self.sources)) < len(self.sources):
+            raise PolyadicError(f"sources must be pixels, evidence or both, got {list(self.sources)}")
+        if not self.pixels.strides:
+            raise PolyadicError("pixels.strides must name at least one stride")
+        if len(set(self.pixels.strides)) < len(self.pixels.strides):
+            raise PolyadicError(f"pixels.strides must be different, got {list(self.pixels.strides)}")
+        if not self.head.labels:
+            return
+        if not self.boxes.epochs:
+            raise PolyadicError("head.labels leaves predicates to the box-conditioned prior: set boxes.epochs")
+        if self.head.rank != 1:
+            raise PolyadicError(f"head.labels has rank 1, got head.rank {self.head.rank}")
+        if self.head.context:
+            raise PolyadicError("head.labels classifies single boxes: head.context must be false")
+        if self.proposals.epochs:
+            raise PolyadicError("head.labels is trained on true boxes: proposals.epochs must be 0")
+        if self.selection.epochs:
+            raise PolyadicError("head.labels leaves selection to the box-conditioned prior: selection.epochs must be 0")
+
+
+@dataclass(frozen=True)
+class DetectorDataConfig:
+    """[data] The dataset; its boxes and labels are used."""
+
+    dataset: Literal["vrd", "vg150", "vg200", "coco", "toy"] = _ours("vrd", "coco is own data, toy the drawn world")
+    root: str = _ours("", "the folder that holds it; toy needs none")
+    pictures: Literal["required", "present"] = _ours("required", "present: skip images without a file")
+
+
+@dataclass(frozen=True)
+class DetectorValidationConfig:
+    """[validation] Validation on held-out images after each epoch."""
+
+    images: CountOrZero = _ours(400, "at most this many")
+
+
+@dataclass(frozen=True)
+class DetectorStageConfig(StageConfig):
+    """[training] The detector's only stage; the paper gives no details."""
+
+    epochs: CountOrZero = _ours(10, "over all training images")
+    images: Count = _ours(2, "images per step")
+    optimiser: Literal["sgd", "adam", "adamw"] = _ours("sgd", "SGD is usual for Faster R-CNN")
+    rate: Positive = _ours(1e-3, "learning rate, for 2 images per step")
+    momentum: NonNegative = _ours(0.9, "of SGD")
+    decay: NonNegative = _ours(5e-4, "weight decay")
+    schedule: Literal["constant", "cosine", "one-cycle"] = _ours("one-cycle", "a short rise, then a cosine")
+    clip: Positive = _ours(20.0, "total norm of the gradient")
+
+
+@dataclass(frozen=True)
+class DetectorConfig(Settings):
+    """Settings of a run of a detector."""
+
+    network: Literal["vgg16", "resnet50-fpn", "mobilenetv3-fpn", "small"] = _paper("vgg16", "VGG16")
+    weights: str = _ours("torchvision", "torchvision: pretrained; random; a .safetensors or .pth file")
+    side: Annotated[int, Meta(ge=32)] = _ours(600, "shorter side of the network input, pixels")
+    longest: Annotated[int, Meta(ge=32)] = _ours(1000, "at most, for the longer side")
+    nms: UnitInterval = _paper(0.7, "IoU above which the lower-scoring of two boxes of any label is dropped")
+    score: UnitInterval = _ours(0.05, "least label probability of a kept box")
+    most: Count = _ours(100, "boxes kept per image")
+    seed: int = _ours(0, "seed of everything random in a run")
+    device: str = _ours("auto", "auto picks cuda, mps or cpu")
+    precision: Literal["float32", "bfloat16", "float16"] = _ours("float32", "of the network")
+    workers: CountOrZero = _ours(2, "processes that read pictures")
+    threads: CountOrZero = _ours(0, "CPU threads; 0: torch decides")
+    data: DetectorDataConfig = field(default_factory=DetectorDataConfig)
+    world: WorldConfig = field(default_factory=WorldConfig)
+    training: DetectorStageConfig = field(default_factory=DetectorStageConfig)
+    validation: DetectorValidationConfig = field(default_factory=DetectorValidationConfig)

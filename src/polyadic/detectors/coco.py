@@ -13,7 +13,7 @@ from typing import Any, final
 
 import torch
 
-from polyadic.config.detector import DETECTOR_PRESETS
+from polyadic.config import DETECTOR_PRESETS
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.detectors.weights import pretrained
 from polyadic.pretrained import synonyms

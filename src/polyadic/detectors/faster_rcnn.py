@@ -21,8 +21,7 @@ from torchvision.models.detection.backbone_utils import mobilenet_backbone, resn
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign, clip_boxes_to_image, nms, remove_small_boxes
 
-from polyadic.config.detector import DetectorConfig
-from polyadic.config.files import load_detector_config
+from polyadic.config import DetectorConfig, load_detector_config
 from polyadic.cp import at_once
 from polyadic.detectors.weights import load_weights
 from polyadic.files import fill_model, find_model, move_model, read_vocabulary, read_weights, write_about, write_weights

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from polyadic.config.presets import PRESETS
+from polyadic.config import PRESETS
 from polyadic.datasets.toy.annotator import selected, truth
 from polyadic.draw import contact_sheet, draw_relations, side_by_side
 from polyadic.draw.panels import relations_to_draw

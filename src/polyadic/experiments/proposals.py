@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from polyadic.config.detector import DetectorConfig
+from polyadic.config import DetectorConfig
 from polyadic.datasets import format_of
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.evaluation.average_precision import average_precision

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyadic import progress
-from polyadic.config.detector import DETECTOR_PRESETS
-from polyadic.config.presets import PRESETS
+from polyadic.config import DETECTOR_PRESETS, PRESETS
 from polyadic.config.schema import Config
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.draw import contact_sheet

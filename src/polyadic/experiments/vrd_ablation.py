@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from polyadic.config.presets import PRESETS
+from polyadic.config import PRESETS
 from polyadic.config.schema import Config
 from polyadic.experiments.ablation import RANKS, REFIT, Ablation, ablate
 from polyadic.experiments.ablation_scores import ALL, MODEL, PHRASES, PREDICATES

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from polyadic import progress
-from polyadic.config.presets import PRESETS
+from polyadic.config import PRESETS
 from polyadic.config.schema import Config
 from polyadic.evaluation.compare import PREDICTIONS
 from polyadic.evaluation.protocol import get_protocol

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from polyadic.config.schema import Pixels
+from polyadic.config.schema import PixelsConfig
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Backbone(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, pixels: Pixels, fetch: bool = True) -> None:
+    def __init__(self, pixels: PixelsConfig, fetch: bool = True) -> None:
         """`fetch` = False leaves the weights random: they will be loaded."""
         super().__init__()
         self.pixels = pixels
@@ -133,7 +133,7 @@ class Backbone(nn.Module):
         return value.hexdigest()
 
 
-def prepare_picture(image: Image, pixels: Pixels) -> UInt8[Tensor, "3 H W"]:
+def prepare_picture(image: Image, pixels: PixelsConfig) -> UInt8[Tensor, "3 H W"]:
     """Scaled so that the shorter side is about `side` and the longer one at most about `longest`.
 
     Sides are multiples of the largest stride, so that a feature map covers just the picture and boxes fall where they
@@ -150,7 +150,7 @@ def prepare_picture(image: Image, pixels: Pixels) -> UInt8[Tensor, "3 H W"]:
     return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
 
 
-def _create(pixels: Pixels, fetch: bool) -> tuple[Any, tuple[float, ...], tuple[float, ...]]:
+def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], tuple[float, ...]]:
     import timm
 
     logging.getLogger("timm.models._builder").setLevel(logging.ERROR)  # weights of the classifier are left out

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from polyadic.boxes import GEOMETRY, PLACE, box_iou, box_place, pair_geometry, pair_masks, union_boxes
-from polyadic.config.schema import Config, Evidence
+from polyadic.config.schema import Config, EvidenceConfig
 from polyadic.model.backbone import Backbone
 
 BOX, PAIR = 11, GEOMETRY + 6  # numbers per box and per pair
@@ -101,7 +101,7 @@ class EvidenceFeature(nn.Module):
     box_scale: Tensor
     pair_scale: Tensor
 
-    def __init__(self, evidence: Evidence, classes: int) -> None:
+    def __init__(self, evidence: EvidenceConfig, classes: int) -> None:
         super().__init__()
         self.subject = nn.Embedding(classes + 1, evidence.embedding)
         self.object = nn.Embedding(classes + 1, evidence.embedding)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from polyadic.config.files import load_config
+from polyadic.config import load_config
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.files import fill_model, find_model, move_model, read_vocabulary, read_weights, write_about, write_weights
 from polyadic.prior import TripletPrior

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polyadic.config.files import load_config
+from polyadic.config import load_config
 from polyadic.config.schema import Config
 from polyadic.training.run import check_new, check_same, config_path
 from polyadic.training.trainer import Trainer, pick_device

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from polyadic import progress
-from polyadic.config.detector import DetectorConfig
-from polyadic.config.files import load_detector_config
+from polyadic.config import DetectorConfig, load_detector_config
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.evaluation.average_precision import average_precision
 from polyadic.files import write_text

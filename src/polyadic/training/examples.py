@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from polyadic.boxes import ordered_pairs, suppress
-from polyadic.config.detector import DetectorConfig
+from polyadic.config import DetectorConfig
 from polyadic.config.schema import Config
 from polyadic.datasets import held_out, load_dataset
 from polyadic.datasets.toy.world import World

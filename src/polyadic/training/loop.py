@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from polyadic import progress
-from polyadic.config.schema import Stage
+from polyadic.config.schema import StageConfig
 from polyadic.progress import Interrupted
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import number_of
@@ -33,7 +33,7 @@ class Task:
     """What a stage is, beside its numbers."""
 
     name: str
-    stage: Stage
+    stage: StageConfig
     modules: dict[str, nn.Module]  # what learns
     examples: Callable[[int], Dataset[Any]]  # of an epoch
     loss: Callable[[list[Any]], tuple[Tensor, int] | None]  # mean over rows, and how many; None for an empty batch
@@ -176,14 +176,14 @@ def _where(task: Task, position: Position, batch: list[Any]) -> str:
     return f"stage {task.name}, epoch {position.epoch + 1}, step {position.step + 1}, images {shown}"
 
 
-def make_optimiser(stage: Stage, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def make_optimiser(stage: StageConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     if stage.optimiser == "sgd":
         return torch.optim.SGD(parameters, stage.rate, momentum=stage.momentum, weight_decay=stage.decay)
     kind: type[torch.optim.Adam] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[stage.optimiser]
     return kind(parameters, stage.rate, weight_decay=stage.decay)
 
 
-def factor(stage: Stage, step: int, total: int) -> float:
+def factor(stage: StageConfig, step: int, total: int) -> float:
     """Of the learning rate. One-cycle rises for a tenth of the steps, then falls as a cosine; cosine only falls."""
     if stage.schedule == "constant":
         return 1.0

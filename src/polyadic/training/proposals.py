@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from polyadic import progress
-from polyadic.config.detector import DetectorConfig
+from polyadic.config import DetectorConfig
 from polyadic.detectors.faster_rcnn import Detector, to_pixels
 from polyadic.files import find_model
 from polyadic.io.records import read_detections, write_detections

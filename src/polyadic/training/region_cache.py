@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from polyadic import progress
-from polyadic.config.schema import Pixels
+from polyadic.config.schema import PixelsConfig
 from polyadic.cp import require_tensor
 from polyadic.files import atomic_write
 from polyadic.model.backbone import Backbone, prepare_picture
@@ -346,7 +346,7 @@ class Pooled:
 class Regions:
     """Where features come from. Travels to worker processes, which read the cache but never run the backbone."""
 
-    pixels: Pixels
+    pixels: PixelsConfig
     cache: FeatureCache
     fingerprint: str  # of the backbone
     precision: torch.dtype

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from polyadic.config.checks import difference, value_at
+from polyadic.config import difference, leaves
 from polyadic.config.settings import Settings
 from polyadic.files import atomic_write, write_text
 from polyadic.progress import undisturbed
@@ -152,7 +152,7 @@ def check_same(config: Settings, before: Settings, folder: Path, free: tuple[str
     """Keys that start with a word of `free` may differ when a run is resumed."""
     for key in difference(config, before, free):
         raise PolyadicError(
-            f"{folder} was started with {key} = {value_at(before, key)!r}, not {value_at(config, key)!r}: "
+            f"{folder} was started with {key} = {dict(leaves(before))[key]!r}, not {dict(leaves(config))[key]!r}: "
             "resume it as it was, or start another run"
         )
 

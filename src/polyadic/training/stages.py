@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from polyadic import progress
 from polyadic.boxes import box_place, ordered_pairs, pair_numbers
-from polyadic.config.schema import Config, Pixels
+from polyadic.config.schema import Config, PixelsConfig
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.model.backbone import Backbone, prepare_picture
@@ -284,7 +284,7 @@ def _pairs(trainer: Trainer, name: str, source: BoxSource, fresh: bool) -> Task:
 class _Pictures(Dataset[tuple[Scene, Tensor]]):
     """Whole pictures, for the stage that trains the backbone."""
 
-    def __init__(self, scenes: tuple[Scene, ...], pixels: Pixels) -> None:
+    def __init__(self, scenes: tuple[Scene, ...], pixels: PixelsConfig) -> None:
         self.scenes, self.pixels = scenes, pixels
 
     def __len__(self) -> int:

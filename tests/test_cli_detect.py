@@ -102,7 +102,10 @@ def test_a_run_is_never_overwritten_without_the_word(command: Command, config: P
         (("toy", "--network", "vgg19"), "network: expected one of vgg16, resnet50-fpn"),
         (("toy", "--most", "0"), "most: expected a whole number >= 1, got 0"),
         (("vgg16",), "vrd: where is it? Give its folder with --data"),
-        (("toy", "--dataset", "vdr"), "data.dataset: expected one of vrd, vg150, vg200, coco, toy (did you mean vrd?), got 'vdr'"),
+        (
+            ("toy", "--dataset", "vdr"),
+            "data.dataset: expected one of vrd, vg150, vg200, coco, toy (did you mean vrd?), got 'vdr'",
+        ),
         (("toy", "--resum", "3"), "no option --resum; did you mean --resume?"),
     ],
 )

@@ -44,8 +44,8 @@ def test_links_between_the_documents_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_readme_shows_what_the_example_prints() -> None:
-    blocks = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_library_page_shows_what_the_example_prints() -> None:
+    blocks = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
     assert len(blocks) == 1
     code = [sys.executable, str(ROOT / "examples" / "joint.py")]
     printed = subprocess.run(code, capture_output=True, text=True, check=True).stdout
@@ -63,8 +63,8 @@ def alike(word: str, other: str) -> bool:
     return word == other
 
 
-def test_the_readme_quotes_what_the_benchmarks_measured() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_benchmarks_page_quotes_ranking_and_loss_as_measured() -> None:
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
     rows = []
     for name in ("ranking.csv", "ranking-2450.csv"):
         with (ROOT / "results" / name).open() as file:
@@ -79,8 +79,8 @@ def test_the_readme_quotes_what_the_benchmarks_measured() -> None:
     assert f"at most {max(shares):.2%} of a training step" in text
 
 
-def test_the_readme_quotes_the_benchmark_of_training() -> None:
-    text = " ".join((ROOT / "README.md").read_text().split())
+def test_the_benchmarks_page_quotes_training_as_measured() -> None:
+    text = " ".join((ROOT / "docs" / "benchmarks.md").read_text().split())
     with (ROOT / "results" / "training.csv").open() as file:
         ratio = {row["what"]: float(row["ratio"]) for row in csv.DictReader(file)}
     toy, lite, vgg = (ratio[f"epoch {name}"] for name in ("toy", "tf_efficientnet_lite0", "vgg16"))
@@ -94,8 +94,8 @@ def test_the_readme_quotes_the_benchmark_of_training() -> None:
     assert f"{one:.1f}x faster forward and {two:.1f}x with backward at 20 boxes" in text
 
 
-def test_the_readme_quotes_the_results_on_lu_s_predictions() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_protocols_page_quotes_the_results_on_lu_s_predictions() -> None:
+    text = (ROOT / "docs" / "protocols.md").read_text()
     with (ROOT / "results" / "vrd-lu.csv").open() as file:
         rows = list(csv.DictReader(file))
 
@@ -120,8 +120,8 @@ def test_the_readme_quotes_the_results_on_lu_s_predictions() -> None:
         assert f"| {what}, any k and N | {r} | {r} | {p} | {p} |" in text
 
 
-def test_the_readme_quotes_the_ablation_of_the_drawn_world(unchecked: None) -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_toy_page_quotes_the_ablation_of_the_drawn_world(unchecked: None) -> None:
+    text = (ROOT / "docs" / "toy.md").read_text()
     with (ROOT / "results" / "toy.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["what"] == "model"]
     lines = [(f"Rank-{rank}", str(rank), "psi_c") for rank in (1, 2, 3, 4, 5)]
@@ -142,8 +142,8 @@ def test_the_readme_quotes_the_ablation_of_the_drawn_world(unchecked: None) -> N
     assert f"| the exact truth | {' | '.join(exact)} | |" in text
 
 
-def test_the_readme_quotes_the_benchmark_of_evaluation() -> None:
-    text = " ".join((ROOT / "README.md").read_text().split())
+def test_the_benchmarks_page_quotes_evaluation_as_measured() -> None:
+    text = " ".join((ROOT / "docs" / "benchmarks.md").read_text().split())
     with (ROOT / "results" / "evaluation.csv").open() as file:
         rows = {row["case"]: row for row in csv.DictReader(file)}
     stream, table, one = rows["streaming"], rows["the table of 12"], rows["relationship at three N"]
@@ -180,8 +180,8 @@ def test_the_examples_of_the_documents_work_together(
     assert re.search(r"predictions +100\.00 +100\.00 +100\.00", out)
 
 
-def test_the_readme_quotes_both_stages_on_the_drawn_world() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_toy_page_quotes_both_stages() -> None:
+    text = (ROOT / "docs" / "toy.md").read_text()
     with (ROOT / "results" / "two-stages.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["subset"] == "all"]
     about = json.loads((ROOT / "results" / "two-stages.json").read_text())
@@ -201,8 +201,8 @@ def test_the_readme_quotes_both_stages_on_the_drawn_world() -> None:
     assert f"mAP {held_out['mAP']:.1f} and AP50 {held_out['AP50']:.1f}" in (ROOT / "docs" / "detector.md").read_text()
 
 
-def test_the_readme_quotes_the_benchmark_of_the_pipeline() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_benchmarks_page_quotes_the_pipeline_as_measured() -> None:
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
     with (ROOT / "results" / "pipeline.csv").open() as file:
         rows = {row["what"]: row for row in csv.DictReader(file)}
     for what, row in rows.items():

@@ -1,4 +1,4 @@
-"""A grey photo with a person and a horse, crowds of boxes, and what the tests of pictures look at."""
+"""A grey photo with a person and a horse, crowds of boxes, and helpers of the drawing tests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 from PIL import Image
 
+from polyadic.draw import plan_drawing
 from polyadic.draw.layout import Rect
 from polyadic.draw.panels import Drawn
+from polyadic.draw.render import render_png, render_svg
 from polyadic.draw.shapes import Drawing, Polygon, Rectangle
 
 GREY = (128, 128, 128)
@@ -25,6 +27,14 @@ def grey(width: int = 400, height: int = 200) -> Image.Image:
     return Image.new("RGB", (width, height), GREY)
 
 
+def draw_relations(*arguments: Any, **options: Any) -> Image.Image:
+    return render_png(plan_drawing(*arguments, **options))
+
+
+def svg_relations(*arguments: Any, **options: Any) -> str:
+    return render_svg(plan_drawing(*arguments, **options))
+
+
 def pixels(image: Image.Image, colour: tuple[int, int, int]) -> np.ndarray:
     """Where the image has exactly this colour, [H, W]."""
     same: np.ndarray = (np.asarray(image) == colour).all(-1)
@@ -36,9 +46,9 @@ def overlap(a: Rect | Frame, b: Rect | Frame) -> bool:
 
 
 def well_placed(places: list[Rect | None], room: tuple[int, int], taken: list[Rect]) -> bool:
-    found = [place for place in places if place]
-    inside = all(p[0] >= 0 and p[1] >= 0 and p[2] <= room[0] and p[3] <= room[1] for p in found)
-    apart = all(not overlap(p, q) for i, p in enumerate(found) for q in (*found[:i], *taken))
+    rects = [place for place in places if place]
+    inside = all(p[0] >= 0 and p[1] >= 0 and p[2] <= room[0] and p[3] <= room[1] for p in rects)
+    apart = all(not overlap(p, q) for i, p in enumerate(rects) for q in (*rects[:i], *taken))
     return inside and apart
 
 
@@ -58,15 +68,15 @@ def drawn_frames(drawing: Drawing, *kinds: str) -> list[Frame]:
 
 def svg_frames(text: str, *kinds: str) -> list[Frame]:
     """The same from the text of an SVG file."""
-    found = []
+    frames = []
     for element in ET.fromstring(text):
         tag, get = element.tag.rpartition("}")[2], element.attrib
         if get.get("class") in kinds and tag == "rect":
             x, y, w, h = (float(get[name]) for name in ("x", "y", "width", "height"))
-            found.append((x, y, x + w, y + h))
+            frames.append((x, y, x + w, y + h))
         elif get.get("class") in kinds and tag == "polygon":
-            found.append(around([tuple(map(float, point.split(","))) for point in get["points"].split()]))
-    return found
+            frames.append(around([tuple(map(float, point.split(","))) for point in get["points"].split()]))
+    return frames
 
 
 WORDS = st.sampled_from(["on", "next to", "in the front of", "wear", "<&>", "馬に乗る"])
@@ -83,5 +93,5 @@ def crowds(draw: st.DrawFn) -> tuple[np.ndarray, list[str], list[Drawn]]:
     names = draw(st.lists(CLASSES, min_size=len(boxes), max_size=len(boxes)))
     index = st.integers(0, len(boxes) - 1)
     hit = st.sampled_from([True, False, None])
-    found = draw(st.lists(st.tuples(index, index, WORDS, hit), min_size=m, max_size=m))
-    return array, names, [Drawn(s, o, f"{names[s]} {p} {names[o]}", p, hit=h) for s, o, p, h in found]
+    rows = draw(st.lists(st.tuples(index, index, WORDS, hit), min_size=m, max_size=m))
+    return array, names, [Drawn(s, o, f"{names[s]} {p} {names[o]}", p, hit=h) for s, o, p, h in rows]

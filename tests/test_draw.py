@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draw_cases import BOXES, NAMES, RIDE, grey, pixels
+from draw_cases import BOXES, NAMES, RIDE, draw_relations, grey, pixels, svg_relations
 from PIL import Image
 from shared_data import real_vrd
 
-from polyadic.draw import contact_sheet, draw_relations, side_by_side, svg_relations
+from polyadic.draw import contact_sheet, plan_drawing, side_by_side
 from polyadic.draw.panels import Drawn, relations_to_draw
 from polyadic.draw.shapes import ARROW, HIT, HIT_ARROW, colour_of, colours_of
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -175,14 +175,14 @@ def test_odd_boxes_names_and_relations_are_drawn(boxes: Any, names: list[str], r
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"names": ["person"]}, "boxes must be [N, 4] with N names, got [2, 4] and 1 names"),
     ({"boxes": BOXES[:, :3]}, "got [2, 3] and 2 names"),
-    ({"boxes": BOXES[:, ::-1]}, "box 0 must be finite xyxy with x1 <= x2 and y1 <= y2"),
+    ({"boxes": BOXES[:, ::-1]}, "box 0 must be finite"),
     ({"boxes": BOXES * np.nan}, "box 0 must be finite"),
-    ({"relations": [replace(RIDE, object=2)]}, "points to box 2, but there are 2 (counted from 0)"),
+    ({"relations": [replace(RIDE, object=2)]}, "points to box 2, but there are 2"),
     ({"relations": [replace(RIDE, subject=-1)]}, "points to box -1"),
     ({"arrows": -1}, "expected arrows >= 0"),
-    ({"width": 20}, "width >= 100, got 5 and 20"),
+    ({"width": 20}, "width be >= 100, got (400, 200) and 20"),
     ({"frame": (0.0, 5.0)}, "the frame must have a width and a height, got (0.0, 5.0)"),
-    ({"image": Image.new("RGB", (0, 5))}, "the image must have pixels, got size (0, 5)"),
+    ({"image": Image.new("RGB", (0, 5))}, "the image must have pixels"),
 ]
 
 
@@ -190,10 +190,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_what_cannot_be_drawn_is_refused_in_words(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"image": grey(), "boxes": BOXES, "names": NAMES, "relations": [RIDE], **change}
-    for draw in (draw_relations, svg_relations):
-        with pytest.raises(PolyadicError) as caught:
-            draw(**arguments)
-        assert message in str(caught.value)
+    with pytest.raises(PolyadicError) as caught:
+        plan_drawing(**arguments)
+    assert message in str(caught.value)
 
 
 @pytest.mark.usefixtures("unchecked")

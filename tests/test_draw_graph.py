@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from draw_cases import BOXES, NAMES, RIDE, drawn_frames, grey
+from draw_cases import BOXES, NAMES, RIDE, draw_relations, drawn_frames, grey
 
-from polyadic.draw import draw_relations, plan_drawing
-from polyadic.draw.layout import arrange, crossings, settle, spread
+from polyadic.draw import plan_drawing
+from polyadic.draw.layout import arrange, crossings, graph_layout
 from polyadic.draw.panels import Drawn, bundle, number_names
 from polyadic.draw.shapes import ARROW, HIT, HIT_ARROW, PAPER, Drawing, Polygon, Rectangle, Text, colours_of
 
@@ -91,7 +91,7 @@ SQUARE = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)]  # with one diagonal, which te
 def test_graphs_that_need_no_crossing_get_none(edges: list[tuple[int, int]]) -> None:
     n = 1 + max(map(max, edges))
     for seed in range(6):
-        points = spread(np.random.default_rng(seed).random((n, 2)), edges)
+        ((_, points),) = graph_layout(np.random.default_rng(seed).random((n, 2)), edges)
         assert crossings(points, edges) == 0
         lengths = np.hypot(*(points[[a for a, _ in edges]] - points[[b for _, b in edges]]).T)
         assert 0.5 < lengths.min() <= lengths.max() < 1.6
@@ -100,7 +100,7 @@ def test_graphs_that_need_no_crossing_get_none(edges: list[tuple[int, int]]) -> 
 def test_connected_parts_lie_apart_within_the_width() -> None:
     edges = [(0, 1), (1, 2), (3, 4), (5, 6), (6, 7), (7, 8), (9, 9)]
     sizes = np.full((10, 2), [90, 40])
-    centres, height = arrange(settle(np.random.default_rng(0).random((10, 2)), edges), sizes, 400, 1.0)
+    centres, height = arrange(graph_layout(np.random.default_rng(0).random((10, 2)), edges), sizes, 400, 1.0)
     assert (centres - sizes / 2 >= -1e-6).all()
     assert (centres + sizes / 2 <= np.array([400, height]) + 1e-6).all()
     rects = [around_part(centres, sizes, part) for part in ([0, 1, 2], [3, 4], [5, 6, 7, 8], [9])]
@@ -115,7 +115,7 @@ def around_part(centres: np.ndarray, sizes: np.ndarray, part: list[int]) -> tupl
 def test_a_long_chain_goes_down_the_paper() -> None:
     edges = [(i, i + 1) for i in range(9)]
     start = np.stack([np.arange(10.0), np.zeros(10)], 1)
-    centres, height = arrange(settle(start, edges), np.full((10, 2), [90, 40]), 500, 1.0)
+    centres, height = arrange(graph_layout(start, edges), np.full((10, 2), [90, 40]), 500, 1.0)
     assert height > 600
     assert np.hypot(*np.diff(centres, axis=0).T).min() > 60
 

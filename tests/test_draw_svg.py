@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from draw_cases import BOXES, NAMES, RIDE, grey
+from draw_cases import BOXES, NAMES, RIDE, draw_relations, grey, svg_relations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from polyadic.draw import draw_relations, plan_drawing, save_drawing, svg_relations
+from polyadic.draw import plan_drawing, save_drawing
 from polyadic.draw.panels import Drawn
 from polyadic.draw.render import render_png
 from polyadic.structures.vocabulary import PolyadicError
@@ -33,15 +33,14 @@ def elements(text: str, tag: str) -> list[ET.Element]:
 def test_any_text_gives_valid_xml_and_says_what_was_given(name: str, predicate: str, text: str, title: str) -> None:
     relations = [Drawn(0, 1, text, predicate)]
     svg = svg_relations(grey(), BOXES, [name, "</text>"], relations, width=100, title=title, graph=True)
-    said = [each.text or "" for each in elements(svg, "text")]
-    assert any(each.startswith("</") for each in said)
+    assert any((element.text or "").startswith("</") for element in elements(svg, "text"))
     assert render_png(plan_drawing(grey(), BOXES, [name, "x"], relations, width=100, title=title)).width == 150
 
 
 def test_text_is_escaped_and_names_are_read_back() -> None:
     svg = svg_relations(grey(), BOXES, ["a<b>&\"c'", "人と馬"], [RIDE], width=640, title="R&D <1>")
-    said = [each.text for each in elements(svg, "text")]
-    assert {"R&D <1>", "a<b>&\"c'", "人と馬", "ride", "person ride horse"} <= set(said)
+    texts = {element.text for element in elements(svg, "text")}
+    assert {"R&D <1>", "a<b>&\"c'", "人と馬", "ride", "person ride horse"} <= texts
 
 
 def test_the_photo_is_inside_at_the_drawn_size() -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 from tiny_runs import Command, call, write_tiny
 from vrd_files import HAT, HORSE, RIDER, relation, write_vrd
 
-from polyadic.draw import plan_column, plan_list
+from polyadic.draw import plan_column
 from polyadic.draw.render import render_png
 from polyadic.draw.shapes import HIT, Line, Photo, Rectangle, Text
 from polyadic.experiments.hits import as_predictions
@@ -115,7 +115,7 @@ def test_the_list_is_below_the_photo_and_as_wide() -> None:
 
 def test_another_list_may_stand_below_all_boxes() -> None:
     far = replace(RIDE, subject=7, object=9, text="dog on sofa (2 times)")
-    drawing = plan_column(grey(), BOXES, NAMES, [], title="given", width=400, below=plan_list([far], 400))
+    drawing = plan_column(grey(), BOXES, NAMES, [], title="given", width=400, listed=[far])
     words = [shape.text for shape in drawing.shapes if isinstance(shape, Text)]
     assert {"given", "person", "horse", "dog on sofa (2 times)"} <= set(words)
     assert "no relations" not in words

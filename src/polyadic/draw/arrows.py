@@ -1,4 +1,4 @@
-"""Arrows from subject to object: bent, so that those of one pair lie apart, with a dot in the colour of each box."""
+"""Arrows from subject to object, bent so that opposite ones are apart, and the text on them."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ from polyadic.draw.shapes import (
     tick,
 )
 
-SHORTEST = 44.0  # px between the ends of an arrow, else nobody sees where it points
-LEAST_BENT = 50.0  # px: how far aside a long arrow aims
-MORE_BENT = 0.12  # of the picture's shorter side: how much further the second, third and fourth aim
+SHORTEST = 44.0  # px between the ends of an arrow, so that its direction is visible
+LEAST_BENT = 50.0  # px: how far aside a long arrow bends
+MORE_BENT = 0.12  # of the picture's shorter side: how much further the second, third and fourth bend
 STEPS = np.linspace(0, 1, 257)[:, None]
 Curve = Float[np.ndarray, "257 2"]
 
 
 def anchor_points(boxes: Float[np.ndarray, "N 4"], room: Size) -> Float[np.ndarray, "N 2"]:
-    """A point in each box near its centre, away from the points of others and from smaller boxes inside it."""
+    """Choose a point in each box near its centre, away from other points and from smaller boxes inside it."""
     grid = np.stack(np.meshgrid(np.linspace(-0.7, 0.7, 9), np.linspace(-0.7, 0.7, 9)), -1).reshape(-1, 2)  # [G, 2]
     grid = grid[np.argsort((grid**2).sum(-1), kind="stable")]
     centres, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
-    found: np.ndarray = np.zeros(centres.shape)
+    points: np.ndarray = np.zeros(centres.shape)
     done: list[int] = []
     for i in np.argsort(sides.prod(-1), kind="stable").tolist():
         tried = (centres[i] + grid * np.maximum(sides[i], SHORTEST) / 2).clip(4, np.maximum(np.array(room) - 5, 4))
-        apart = np.hypot(*(tried[:, None] - found[done]).transpose(2, 0, 1))  # [G, done]
+        apart = np.hypot(*(tried[:, None] - points[done]).transpose(2, 0, 1))  # [G, done]
         within = ((tried[:, None] >= boxes[done, :2]) & (tried[:, None] <= boxes[done, 2:])).all(-1)  # [G, done]
         cost = (grid**2).sum(-1) + 6 * (1 - apart / (1.3 * SHORTEST)).clip(0).sum(-1) + 0.4 * within.sum(-1)
-        found[i] = tried[cost.argmin()]
+        points[i] = tried[cost.argmin()]
         done.append(i)
-    return found
+    return points
 
 
 def arrow_curves(
     points: Float[np.ndarray, "N 2"], pairs: Sequence[tuple[int, int]], room: Size, gap: float = 0.0
 ) -> list[Float[np.ndarray, "_ 2"]]:
-    """Each arrow from subject to object, beginning and ending `gap` pixels from their points.
+    """Draw each arrow from subject to object, beginning and ending `gap` pixels from their points.
 
-    All are bent to their left, so that opposite ones lie apart.
+    All bend to their left, so that opposite ones are apart.
     """
     curves = []
     for i, (subject, object) in enumerate(pairs):
@@ -75,7 +75,7 @@ def arrow_curves(
 
 
 def bow(start: Float[np.ndarray, " 2"], end: Float[np.ndarray, " 2"], bend: float) -> Curve:
-    """A parabola from start to end, bent to the left by so much of its length."""
+    """Return a parabola from start to end, bent to the left by this share of its length."""
     along = end - start
     middle = (start + end) / 2 + np.array([along[1], -along[0]]) * bend
     curve: np.ndarray = (1 - STEPS) ** 2 * start + 2 * STEPS * (1 - STEPS) * middle + STEPS**2 * end
@@ -83,14 +83,14 @@ def bow(start: Float[np.ndarray, " 2"], end: Float[np.ndarray, " 2"], bend: floa
 
 
 def loop(at: Float[np.ndarray, " 2"], radius: float) -> Curve:
-    """A circle above a point, from there and back."""
+    """Return a circle above a point that starts and ends there."""
     turn = 2 * math.pi * STEPS
     circle: np.ndarray = at + radius * np.concatenate([np.sin(turn), np.cos(turn) - 1], 1)
     return circle
 
 
 def _apart(start: Float[np.ndarray, " 2"], end: Float[np.ndarray, " 2"]) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of an arrow, moved apart where two boxes have nearly the same point."""
+    """Move the ends of an arrow apart where they are nearly the same point."""
     along = end - start
     length = float(np.hypot(*along))
     if length >= SHORTEST:
@@ -100,16 +100,16 @@ def _apart(start: Float[np.ndarray, " 2"], end: Float[np.ndarray, " 2"]) -> tupl
     return middle - direction * SHORTEST / 2, middle + direction * SHORTEST / 2
 
 
-def part(curve: Curve, seen: Bool[np.ndarray, " K"]) -> Float[np.ndarray, "_ 2"]:
-    """From the first point that is seen to the last, in fewer points."""
-    at = np.flatnonzero(seen)
+def part(curve: Curve, visible: Bool[np.ndarray, " K"]) -> Float[np.ndarray, "_ 2"]:
+    """Return the curve from its first visible point to its last, in fewer points."""
+    at = np.flatnonzero(visible)
     first, last = (at[0], at[-1]) if len(at) > 1 else (0, len(curve) - 1)
     fewer: np.ndarray = curve[np.unique(np.linspace(first, last, 49).round().astype(int))]
     return fewer
 
 
 def head_of(curve: Float[np.ndarray, "_ 2"], thick: float) -> tuple[int, np.ndarray]:
-    """How many points of the line come before the head, and the head: tip, left, right."""
+    """Return how many points of the line come before the head, and the head: tip, left, right."""
     tip = curve[-1]
     outside = np.flatnonzero(np.hypot(*(curve - tip).T) > 5.5 * thick)  # the line ends where the head begins
     last = int(outside[-1]) if len(outside) else 0
@@ -123,7 +123,7 @@ def head_of(curve: Float[np.ndarray, "_ 2"], thick: float) -> tuple[int, np.ndar
 def arrow_shapes(
     curves: Sequence[Float[np.ndarray, "_ 2"]], colours: Sequence[Colour], thick: float
 ) -> tuple[list[Shape], list[Shape]]:
-    """The lines, the best on top, and the heads, which come above all lines; a white rim keeps them apart."""
+    """Return the lines, the best on top, and the heads, which go above all lines; both have a white rim."""
     lines: list[Shape] = []
     heads: list[Shape] = []
     for curve, colour in reversed(list(zip(curves, colours, strict=True))):
@@ -137,7 +137,7 @@ def arrow_shapes(
 
 
 def keep_free(curves: Sequence[Float[np.ndarray, "_ 2"]], labels: Sequence[Size], thick: float) -> list[Rect]:
-    """What labels must not hide: the head of each arrow, and all of one that is hardly longer than its label."""
+    """List what labels must not hide: arrow heads, and whole arrows that are hardly longer than their label."""
     rects = []
     for curve, label in zip(curves, labels, strict=True):
         hidden = (np.ptp(curve, axis=0) < np.array(label) + 6 * thick + 10).all()
@@ -175,27 +175,27 @@ class Words:
             y = top + i * row
             painted.append(Rectangle(((left, y), (right, y + row)), kind, fill))
             mark = _mark(fill, self.font_size)
-            painted.append(text_in_row(text, left + PAD + mark, y, row, self.font_size, on_colour(fill), kind))
+            painted.append(text_in_row(text, (left + PAD + mark, y), row, self.font_size, on_colour(fill), kind))
             painted += [tick(left + PAD, y + row / 2, mark - PAD)] if mark else []
         return painted
 
 
-def words(lines: Sequence[tuple[str, Colour]], font_size: int, room: float) -> Words:
-    """Each line cut to fit into `room` pixels."""
+def fit_words(lines: Sequence[tuple[str, Colour]], font_size: int, room: float) -> Words:
+    """Truncate each line to `room` pixels."""
     font = load_font(font_size)
     fitted = ((fit_text(text, font, room - 2 * PAD - _mark(fill, font_size)), fill) for text, fill in lines)
     return Words(tuple(fitted), font_size)
 
 
 def _mark(fill: Colour, font_size: int) -> int:
-    """The room of the tick before the text of a hit."""
+    """Return the width of the tick before the text of a hit."""
     return round(0.7 * font_size) + PAD if fill == HIT else 0
 
 
 def leaders(
     labels: Sequence[Label], texts: Sequence[Words], places: Sequence[Rect | None], on_photo: bool
 ) -> list[Shape]:
-    """Lines from what a label belongs to, to the label; on a photo in its colour with a dark rim."""
+    """Connect labels to what they belong to; on a photo in their colour with a dark rim."""
     painted: list[Shape] = []
     for label, text, place in zip(labels, texts, places, strict=True):
         line = label.leader(place) if place else None

@@ -1,9 +1,11 @@
-"""Where labels go: they overlap neither each other nor what is kept free, and stay in the picture."""
+"""Placement of labels, which overlap neither each other nor what is kept free, and of the nodes of a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,20 +19,20 @@ ON_ARROW = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74)  # where along an arrow its
 
 @dataclass(frozen=True)
 class Label:
-    """A rectangle of `size`, which would like to have its top left corner at one of `wanted`, best first."""
+    """A rectangle of `size` whose top left corner should be at one of `wanted`, best first."""
 
     size: Size
     wanted: tuple[Corner, ...]
     anchor: Corner  # what it belongs to
 
     def leader(self, place: Rect) -> tuple[Corner, Corner] | None:
-        """The line from the anchor to a label that had to move; None where they touch."""
+        """Return the line from the anchor to a label that had to move; None where they touch."""
         x, y = (min(max(self.anchor[a], place[a]), place[a + 2] - 1) for a in (0, 1))
         return None if place[:2] in self.wanted or (x, y) == self.anchor else (self.anchor, (x, y))
 
 
 def place_labels(labels: Sequence[Label], room: Size, taken: Sequence[Rect] = ()) -> list[Rect | None]:
-    """A place for each label in turn: its first wanted one that is free, else the nearest free one, else None."""
+    """Place each label in turn: at its first wanted place that is free, else at the nearest free one, else None."""
     taken = list(taken)
     places: list[Rect | None] = []
     for label in labels:
@@ -48,7 +50,7 @@ def _free(size: Size, corner: Corner, room: Size, taken: Sequence[Rect]) -> Rect
 
 
 def nearest_place(size: Size, wanted: Corner, room: Size, taken: Sequence[Rect]) -> Rect | None:
-    """The place for a rectangle inside the room, clear of all `taken`, with its corner nearest to `wanted`.
+    """Find the free place in the room whose corner is nearest to `wanted`, clear of all `taken`.
 
     Only corners in line with `wanted` or with the edge of a taken rectangle can be nearest: O(taken³), as one product
     of matrices.
@@ -78,14 +80,14 @@ def _in_line(wanted: int, before: Int[np.ndarray, " M"], after: Int[np.ndarray, 
 
 
 def box_label(size: Size, box: Rect) -> Label:
-    """On top of its box, else in a corner of it, else below."""
+    """Put the label of a box on top of it, else in a corner of it, else below."""
     (w, h), (x1, y1, x2, y2) = size, box
     wanted = ((x1, y1 - h), (x1, y1), (x2 - w, y1), (x1, y2 - h), (x2 - w, y2 - h), (x1, y2))
     return Label(size, wanted, (x1, y1))
 
 
 def arrow_labels(sizes: Sequence[Size], curves: Sequence[Float[np.ndarray, "_ 2"]]) -> list[Label]:
-    """Each centred on its arrow, where it hides least of the others."""
+    """Centre each label on its arrow, where it hides least of the others."""
     labels = []
     for i, (size, curve) in enumerate(zip(sizes, curves, strict=True)):
         points = curve[[round(t * (len(curve) - 1)) for t in ON_ARROW]].astype(int)  # [W, 2]
@@ -99,110 +101,61 @@ def arrow_labels(sizes: Sequence[Size], curves: Sequence[Float[np.ndarray, "_ 2"
     return labels
 
 
-TRIES = 16
-ENOUGH = 3  # more tries only as long as edges cross
-STEPS = 60
+STEP = np.array([190.0, 110.0])  # px from a node to its neighbour: to the side, down
 
 
-def spread(start: Float[np.ndarray, "N 2"], edges: Sequence[tuple[int, int]]) -> Float[np.ndarray, "N 2"]:
-    """From `start`, where things are in the photo, and from there with noise: the try with the fewest crossings.
+def graph_layout(
+    start: Float[np.ndarray, "N 2"], edges: Sequence[tuple[int, int]]
+) -> list[tuple[list[int], Float[np.ndarray, "_ 2"]]]:
+    """Place the nodes of each connected part, the largest first; neighbours are about 1 apart.
 
-    Neighbours are 1 apart, others as many as there are steps between them. O(N³ + tries · steps · N²).
+    Where edges cross needlessly, networkx's layout starts again from a planar one. Each part is turned and mirrored to
+    match `start`, the places in the photo.
     """
-    rng = np.random.default_rng(0)
-    low, high = start.min(0), start.max(0)
-    hops = _hops(len(start), edges)
-    size = max(1.0, float(hops.max()))
-    first = (start - low) / np.where(high > low, high - low, 1.0) * size
-    best: np.ndarray = first
-    least = (np.inf, np.inf)
-    for i in range(TRIES):
-        noise = rng.normal(size=first.shape) * size * (0.02 + 0.1 * i)
-        found = _settle(first + noise, hops)
-        cost = crossings(found, edges), _stress(found, hops) * (1 + 0.05 * i)
-        if cost < least:
-            best, least = found, cost
-        if i >= ENOUGH and not least[0]:
-            break
-    return best
+    import networkx as nx
+    from scipy.linalg import orthogonal_procrustes
+
+    graph = nx.Graph()
+    graph.add_nodes_from(range(len(start)))
+    graph.add_edges_from((a, b) for a, b in edges if a != b)
+    parts = []
+    for part in sorted(map(sorted, nx.connected_components(graph)), key=len, reverse=True):
+        sub = nx.convert_node_labels_to_integers(graph.subgraph(part), ordering="sorted")
+        points = _settle(sub, None)  # from a circle
+        if crossings(points, list(sub.edges)) and nx.check_planarity(sub)[0]:
+            planar = _settle(sub, nx.planar_layout(sub))
+            points = min(points, planar, key=lambda layout: crossings(layout, list(sub.edges)))
+        turn, _ = orthogonal_procrustes(points, start[part] - start[part].mean(0))
+        parts.append((part, points @ turn))
+    return parts
 
 
-def _hops(n: int, edges: Sequence[tuple[int, int]]) -> Float[np.ndarray, "N N"]:
-    """Steps between nodes, all of which are connected."""
-    hops = np.full((n, n), np.inf)
-    np.fill_diagonal(hops, 0)
-    for a, b in edges:
-        if a != b:
-            hops[a, b] = hops[b, a] = 1
-    for k in range(n):
-        hops = np.minimum(hops, hops[:, k, None] + hops[None, k])
-    return hops
+def _settle(graph: Any, start: Any) -> Float[np.ndarray, "N 2"]:
+    import networkx as nx
 
-
-def _settle(points: Float[np.ndarray, "N 2"], hops: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N 2"]:
-    """Gansner's majorisation: each step solves the quadratic bound of the stress."""
-    weight = np.where(hops > 0, 1 / np.maximum(hops, 1e-9) ** 2, 0.0)
-    inverse = np.linalg.pinv(np.diag(weight.sum(1)) - weight)
-    for _ in range(STEPS):
-        pull = weight * hops / np.maximum(_distances(points), 1e-9)
-        points = inverse @ (pull.sum(1)[:, None] * points - pull @ points)
-    return points
-
-
-def _distances(points: Float[np.ndarray, "N 2"]) -> Float[np.ndarray, "N N"]:
-    distances: np.ndarray = np.hypot(*(points[:, None] - points[None]).transpose(2, 0, 1))
-    return distances
-
-
-def _stress(points: Float[np.ndarray, "N 2"], hops: Float[np.ndarray, "N N"]) -> float:
-    return float((((_distances(points) - hops) / np.maximum(hops, 1.0)) ** 2).sum())
+    placed = nx.kamada_kawai_layout(graph, pos=start)
+    points = np.array([placed[node] for node in range(len(graph))])
+    lengths = [np.hypot(*(placed[a] - placed[b])) for a, b in graph.edges]
+    settled: np.ndarray = (points - points.mean(0)) / (np.mean(lengths) if lengths else 1.0)
+    return settled
 
 
 def crossings(points: Float[np.ndarray, "N 2"], edges: Sequence[tuple[int, int]]) -> int:
-    """How many pairs of straight edges cross, other than at a node of both.
+    """Count the pairs of straight edges that cross, other than at a common node.
 
     >>> crossings(np.array([[0.0, 0], [1, 1], [0, 1], [1, 0]]), [(0, 1), (2, 3), (0, 2)])
     1
     """
-    ends = np.array(sorted({(min(edge), max(edge)) for edge in edges}), np.int64).reshape(-1, 2)
-    a, b = points[ends[:, 0]], points[ends[:, 1]]  # [M, 2]
 
-    def side(p: np.ndarray, q: np.ndarray, r: np.ndarray) -> np.ndarray:
-        turned: np.ndarray = np.sign(
-            (q[..., 0] - p[..., 0]) * (r[..., 1] - p[..., 1]) - (q[..., 1] - p[..., 1]) * (r[..., 0] - p[..., 0])
-        )
-        return turned
+    def side(p: np.ndarray, q: np.ndarray, r: np.ndarray) -> float:
+        return float(np.sign((q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0])))
 
-    one, other = (a[:, None], b[:, None]), (a[None], b[None])
-    apart = (ends[:, None, :, None] != ends[None, :, None]).all((-1, -2))
-    cut = (side(*one, other[0]) * side(*one, other[1]) < 0) & (side(*other, one[0]) * side(*other, one[1]) < 0)
-    return int((cut & apart).sum()) // 2
-
-
-STEP = np.array([190.0, 110.0])  # px from a node to its neighbour: to the side, down
-
-
-def components(n: int, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The connected parts, the largest first.
-
-    >>> components(5, [(3, 1), (4, 0), (1, 2)])
-    [[1, 2, 3], [0, 4]]
-    """
-    part = list(range(n))
-    for a, b in edges:
-        part = [part[a] if each == part[b] else each for each in part]
-    parts = [[i for i in range(n) if part[i] == each] for each in dict.fromkeys(part)]
-    return sorted(parts, key=len, reverse=True)
-
-
-def settle(start: Float[np.ndarray, "N 2"], edges: Sequence[tuple[int, int]]) -> list[tuple[list[int], np.ndarray]]:
-    """Each connected part with the positions of its nodes, neighbours about 1 apart."""
-    parts = []
-    for part in components(len(start), edges):
-        place = {node: at for at, node in enumerate(part)}
-        own = [(place[a], place[b]) for a, b in edges if a in place]
-        parts.append((part, spread(start[part], own)))
-    return parts
+    count = 0
+    for (a, b), (c, d) in combinations(edges, 2):
+        if len({a, b, c, d}) == 4:
+            p, q, r, s = points[[a, b, c, d]]
+            count += side(p, q, r) * side(p, q, s) < 0 and side(r, s, p) * side(r, s, q) < 0
+    return count
 
 
 def arrange(
@@ -211,7 +164,7 @@ def arrange(
     width: int,
     factor: float,
 ) -> tuple[Float[np.ndarray, "N 2"], int]:
-    """The centres of nodes of these sizes on a paper of this width, with steps `factor` times as long; the height."""
+    """Return the centres of nodes of these sizes on paper of this width, and its height; steps are `factor` as long."""
     centres = np.zeros(sizes.shape)
     rows: list[list[tuple[list[int], Float[np.ndarray, " 2"]]]] = []
     left = 0.0
@@ -238,7 +191,7 @@ def arrange(
 def _scaled(
     points: Float[np.ndarray, "M 2"], step: Float[np.ndarray, " 2"], rim: Int[np.ndarray, " 2"], width: int
 ) -> tuple[Float[np.ndarray, "M 2"], Float[np.ndarray, " 2"]]:
-    """From the top left corner, and how much paper they need; what is too wide is laid on its side, then squeezed."""
+    """Scale points from the top left corner, and return their extent; what is too wide is transposed, then squeezed."""
     extent = np.ptp(points, axis=0)
     if extent[0] * step[0] + rim[0] > width and extent[0] > extent[1]:
         points, extent = points[:, ::-1], extent[::-1]

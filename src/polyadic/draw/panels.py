@@ -1,4 +1,4 @@
-"""The photo with its boxes, the arrows of the best relations, and labels that hide nothing that matters."""
+"""The panels of a picture: the photo with boxes and arrows, the list of relations, the scene graph."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from polyadic.draw.arrows import (
     arrow_curves,
     arrow_shapes,
     bow,
+    fit_words,
     keep_free,
     leaders,
     loop,
     part,
-    words,
 )
-from polyadic.draw.layout import Label, Rect, Size, arrange, arrow_labels, box_label, place_labels, settle
+from polyadic.draw.layout import Label, Rect, Size, arrange, arrow_labels, box_label, graph_layout, place_labels
 from polyadic.draw.shapes import (
     ARROW,
     FAINT,
@@ -36,6 +36,7 @@ from polyadic.draw.shapes import (
     Photo,
     Rectangle,
     Shape,
+    colours_of,
     fit_text,
     line_height,
     load_font,
@@ -43,9 +44,10 @@ from polyadic.draw.shapes import (
     tick,
 )
 from polyadic.structures.images import to_rgb
+from polyadic.structures.scenes import check_boxes, check_indices, scale_boxes
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
-MOST_LINES = 5  # of one arrow; the list has all
+MOST_LINES = 5  # on one arrow; the list shows all
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Drawn:
     text: str  # "person ride horse", in the list
     predicate: str  # "ride", on the arrow
     score: float | None = None
-    hit: bool | None = None  # None: nobody knows
+    hit: bool | None = None  # None: unknown
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -66,7 +68,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is said of one pair, subject first: one arrow, with a line of text for each predicate."""
+    """All relations of one pair, subject first: one arrow, with a line of text for each predicate."""
 
     pair: tuple[int, int]
     lines: tuple[tuple[str, Colour], ...]
@@ -80,9 +82,9 @@ def relations_to_draw(
     scores: Float[np.ndarray, " M"] | None = None,
     hits: Bool[np.ndarray, " M"] | None = None,
 ) -> list[Drawn]:
-    """Best first if there are scores, else in the given order; all columns are in one order, `hits` too.
+    """Return rows to draw, best first if there are scores, else in the given order; `hits` are in the order of `pairs`.
 
-    Of a scene: `relations_to_draw(vocabulary, scene.relations[:, ::2], scene.triplets)`.
+    For a scene: `relations_to_draw(vocabulary, scene.relations[:, ::2], scene.triplets)`.
     """
     lengths = {len(column) for column in (pairs, triplets, scores, hits) if column is not None}
     if len(lengths) > 1:
@@ -98,11 +100,11 @@ def relations_to_draw(
 
 
 def bundle(relations: Sequence[Drawn]) -> list[Bundle]:
-    """Relations by pair, in order of the best of each; green where at least one is a hit."""
+    """Group relations by pair, in order of the best of each; green where at least one is a hit."""
     pairs: dict[tuple[int, int], dict[str, bool]] = {}
-    for each in relations:
-        hits = pairs.setdefault(each.pair, {})
-        hits[each.predicate] = hits.get(each.predicate, False) or bool(each.hit)
+    for relation in relations:
+        hits = pairs.setdefault(relation.pair, {})
+        hits[relation.predicate] = hits.get(relation.predicate, False) or bool(relation.hit)
     bundles = []
     for pair, hits in pairs.items():
         lines = [(predicate, HIT if hit else PAPER) for predicate, hit in hits.items()]
@@ -113,12 +115,12 @@ def bundle(relations: Sequence[Drawn]) -> list[Bundle]:
 
 
 def boxes_of(relations: Sequence[Drawn]) -> list[int]:
-    """The boxes that take part, in order of their first relation."""
+    """List the boxes that occur, in order of their first relation."""
     return list(dict.fromkeys(i for relation in relations for i in relation.pair))
 
 
 def number_names(boxes: Float[np.ndarray, "N 4"], names: Sequence[str]) -> list[str]:
-    """Names of boxes; of a class that occurs several times with a number, from left to right."""
+    """Number the boxes of a class that occurs several times, from left to right."""
     numbered = list(names)
     for name in set(names):
         same = [i for i, other in enumerate(names) if other == name]
@@ -131,46 +133,84 @@ def number_names(boxes: Float[np.ndarray, "N 4"], names: Sequence[str]) -> list[
 SMALLEST = 5  # px: the side of the smallest box that is drawn
 
 
+@dataclass(frozen=True)
+class Canvas:
+    """The photo at the size in which it is drawn, its boxes in these pixels, their names and colours."""
+
+    photo: Image
+    boxes: Float[np.ndarray, "N 4"]
+    classes: Sequence[str]
+    names: Sequence[str]  # classes, numbered where several boxes have one
+    colours: Sequence[Colour]
+    width: int  # asked for
+    font_size: int
+
+    @classmethod
+    def prepare(
+        cls,
+        image: Image,
+        boxes: Float[np.ndarray, "N 4"],
+        names: Sequence[str],
+        relations: Sequence[Drawn],
+        *,
+        width: int,
+        frame: tuple[float, float] | None,
+        font_size: int,
+    ) -> Canvas:
+        """Check and scale what is to be drawn."""
+        boxes = np.asarray(boxes, np.float64)
+        if boxes.ndim != 2 or boxes.shape[1] != 4 or len(names) != len(boxes):
+            got = f"{list(boxes.shape)} and {len(names)} names"
+            raise PolyadicError(f"drawing: boxes must be [N, 4] with N names, got {got}")
+        check_boxes(boxes, "drawing")
+        pairs = np.array([relation.pair for relation in relations], np.int64)
+        check_indices(pairs, len(boxes), "drawing: a relation points to box")
+        if 0 in image.size or width < 100:
+            raise PolyadicError(
+                f"drawing: the image must have pixels and width be >= 100, got {image.size} and {width}"
+            )
+        if frame is not None and not (frame[0] > 0 and frame[1] > 0):
+            raise PolyadicError(f"drawing: the frame must have a width and a height, got {frame}")
+        size, by_class = photo_size(image.size, width), colours_of(names)
+        boxes = scale_boxes(boxes, frame or image.size, size)
+        colours = [by_class[name] for name in names]
+        return cls(fit_photo(image, size), boxes, names, number_names(boxes, names), colours, width, font_size)
+
+
 def photo_size(size: Size, width: int) -> Size:
-    """`width` wide and at most twice as high; what would become a thin strip is drawn up to three times as long."""
+    """Return `width` and at most twice that height; a photo that would be a thin strip is drawn up to 3 x `width`."""
     factor = min(width / size[0], 2 * width / size[1])
     factor = max(factor, min(width / 4 / min(size), 3 * width / max(size)))
     return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
 
 def fit_photo(image: Image, size: Size) -> Image:
-    """In RGB on white; much enlarged pixels stay square."""
+    """Resize to RGB on white; strongly enlarged pixels stay square."""
     how = Pillow.Resampling.NEAREST if size[0] >= 4 * image.width else Pillow.Resampling.LANCZOS
     return to_rgb(image).resize(size, how, reducing_gap=3.0)
 
 
-def photo_panel(
-    photo: Image,
-    boxes: Float[np.ndarray, "N 4"],
-    names: Sequence[str],
-    colours: Sequence[Colour],
-    relations: Sequence[Drawn],
-    arrows: int,
-    width: int,
-    font_size: int,
-) -> Drawing:
-    """Boxes are in pixels of the photo as it is drawn. Around a thin strip there is room for labels."""
+def photo_panel(canvas: Canvas, relations: Sequence[Drawn], arrows: int) -> Drawing:
+    """Draw boxes, and arrows for the first relations. A thin strip gets margins as room for labels."""
+    if arrows < 0:
+        raise PolyadicError(f"drawing: expected arrows >= 0, got {arrows}")
+    photo, width, colours = canvas.photo, canvas.width, canvas.colours
     room = max(photo.width, width // 2), max(photo.height, width // 3)
     at = (room[0] - photo.width) // 2, (room[1] - photo.height) // 2
-    placed = _visible(boxes, photo.size) + np.array([*at, *at])
+    placed = _visible(canvas.boxes, photo.size) + np.array([*at, *at])
     thick = max(2, width // 240)
     pointed = bundle(relations[:arrows])
     main = boxes_of(relations[:arrows])
-    shown = [*main, *(i for i in boxes_of(relations) or range(len(boxes)) if i not in main)]
+    shown = [*main, *(i for i in boxes_of(relations) or range(len(placed)) if i not in main)]
     rects = {i: _whole(placed[i]) for i in shown}
-    points = np.zeros((len(boxes), 2))
+    points = np.zeros((len(placed), 2))
     points[main] = anchor_points(placed[main], room)
-    curves = arrow_curves(points, [each.pair for each in pointed], room, gap=1.5 * thick + 3)
+    curves = arrow_curves(points, [group.pair for group in pointed], room, gap=1.5 * thick + 3)
 
     dots = [_dot(points[i], 1.5 * thick) for i in main]
     most = 0.45 * room[0]
-    texts = [words([(names[i], colours[i])], font_size, most) for i in shown]
-    texts += [words(each.lines, font_size, most) for each in pointed]
+    texts = [fit_words([(canvas.names[i], colours[i])], canvas.font_size, most) for i in shown]
+    texts += [fit_words(group.lines, canvas.font_size, most) for group in pointed]
     labels = [box_label(text.size, rects[i]) for text, i in zip(texts, shown, strict=False)]
     sizes = [text.size for text in texts[len(shown) :]]
     labels += arrow_labels(sizes, curves)
@@ -181,7 +221,7 @@ def photo_panel(
         x1, y1, x2, y2 = rects[i]
         line = thick if i in main else 1
         shapes.append(Rectangle(((x1, y1), (x2, y2)), "box", outline=colours[i], thick=line))
-    lines, heads = arrow_shapes(curves, [each.colour for each in pointed], thick)
+    lines, heads = arrow_shapes(curves, [group.colour for group in pointed], thick)
     shapes += [*leaders(labels, texts, places, on_photo=True), *lines]
     for i in main:
         centre = float(points[i, 0]), float(points[i, 1])
@@ -193,7 +233,7 @@ def photo_panel(
 
 
 def _visible(boxes: Float[np.ndarray, "N 4"], size: Size) -> Float[np.ndarray, "N 4"]:
-    """Cut off at the edges of the photo, and large enough to be seen."""
+    """Clip boxes to the photo, and enlarge them where they would be invisible."""
     edge = np.array(size, np.float64)
     low, high = boxes[:, :2].clip(0, edge), boxes[:, 2:].clip(0, edge)
     least = np.minimum(SMALLEST, edge)
@@ -213,16 +253,16 @@ def _dot(point: Float[np.ndarray, " 2"], radius: float) -> Rect:
 
 
 BENDS = (0.0, 0.12, -0.12, 0.24, -0.24, 0.4, -0.4)  # of an edge, best first
-BENDS_OF_TWO = (0.16, 0.28, 0.42)  # where there is an opposite edge: each keeps to its left
+BENDS_OF_TWO = (0.16, 0.28, 0.42)  # where there is an opposite edge: both bend to their left
 THICK = 1.6
 GAP = 10  # px around a node, at least
 FACTORS = (1.15, 1.0, 0.9, 0.8)  # of the usual distance, the first that fits
-GROWTH = 1.2  # of the height, until every label has a place
+GROWTH = 1.2  # factor of the height, until every label has a place
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What is to be placed; `edges` are (subject node, object node)."""
+    """A graph to draw; `edges` are (subject node, object node)."""
 
     nodes: tuple[Words, ...]
     edges: tuple[tuple[int, int], ...]
@@ -230,37 +270,30 @@ class Graph:
     colours: tuple[Colour, ...]  # of each edge
 
 
-def graph_panel(
-    boxes: Float[np.ndarray, "N 4"],
-    names: Sequence[str],
-    colours: Sequence[Colour],
-    relations: Sequence[Drawn],
-    room: Size,
-    font_size: int,
-) -> Drawing:
-    """As wide as the room, and higher where the graph needs it. An edge with a hit is green."""
+def graph_panel(canvas: Canvas, relations: Sequence[Drawn], room: Size) -> Drawing:
+    """Draw the scene graph as wide as the room, and higher where it needs that. An edge with a hit is green."""
     shown, bundles = boxes_of(relations), bundle(relations)
     if not shown:
         return Drawing(room, ())
     most = 0.3 * room[0]
     graph = Graph(
-        tuple(words([(names[i], colours[i])], font_size, most) for i in shown),
-        tuple((shown.index(each.pair[0]), shown.index(each.pair[1])) for each in bundles),
-        tuple(words(each.lines, font_size, most) for each in bundles),
-        tuple(each.colour for each in bundles),
+        tuple(fit_words([(canvas.names[i], canvas.colours[i])], canvas.font_size, most) for i in shown),
+        tuple((shown.index(group.pair[0]), shown.index(group.pair[1])) for group in bundles),
+        tuple(fit_words(group.lines, canvas.font_size, most) for group in bundles),
+        tuple(group.colour for group in bundles),
     )
     sizes = np.array([node.size for node in graph.nodes]) + 2 * GAP
-    parts = settle((boxes[shown, :2] + boxes[shown, 2:]) / 2, graph.edges)
+    parts = graph_layout((canvas.boxes[shown, :2] + canvas.boxes[shown, 2:]) / 2, graph.edges)
     tried = [arrange(parts, sizes, room[0], factor) for factor in FACTORS]
-    centres, height = next((each for each in tried if each[1] <= room[1]), tried[-1])
+    centres, height = next((attempt for attempt in tried if attempt[1] <= room[1]), tried[-1])
     height = max(height, room[1])
-    while not (drawing := _placed(graph, centres, (room[0], height))):
+    while not (drawing := _draw_graph(graph, centres, (room[0], height))):
         height = round(height * GROWTH)
     return drawing
 
 
-def _placed(graph: Graph, centres: Float[np.ndarray, "N 2"], room: Size) -> Drawing | None:
-    """None where there is not enough room."""
+def _draw_graph(graph: Graph, centres: Float[np.ndarray, "N 2"], room: Size) -> Drawing | None:
+    """Draw nodes, edges and labels, or return None where there is not enough room."""
     wanted = []
     for node, centre in zip(graph.nodes, centres, strict=True):
         w, h = node.size[0] + 2 * GAP, node.size[1] + 2 * GAP
@@ -285,60 +318,59 @@ def _placed(graph: Graph, centres: Float[np.ndarray, "N 2"], room: Size) -> Draw
 
 
 def _curves(edges: Sequence[tuple[int, int]], rects: Sequence[Rect], room: Size) -> list[np.ndarray]:
-    """From node to node, each with the least bend that avoids other nodes."""
+    """Connect nodes, each edge with the least bend that avoids other nodes."""
     frames, edge = np.array(rects, np.float64), np.array(room) - 1.0
     centres = (frames[:, :2] + frames[:, 2:]) / 2
     curves = []
     for subject, object in edges:
-        own, others = frames[[subject, object]], np.delete(frames, [subject, object], 0)
+        ends, others = frames[[subject, object]], np.delete(frames, [subject, object], 0)
         if subject == object:
-            tried = [loop(np.array([centres[subject, 0], own[0, 1] + 4]), 18)]
+            tried = [loop(np.array([centres[subject, 0], ends[0, 1] + 4]), 18)]
         else:
             bends = BENDS_OF_TWO if (object, subject) in edges else BENDS
             tried = [bow(centres[subject], centres[object], bend) for bend in bends]
         hidden = [int(_inside(curve, others, 4).sum()) for curve in tried]
         curve = tried[int(np.argmin(hidden))]
-        curves.append(part(curve, ~_inside(curve, own, 2)).clip(0, edge))
+        curves.append(part(curve, ~_inside(curve, ends, 2)).clip(0, edge))
     return curves
 
 
 def _inside(curve: Float[np.ndarray, "K 2"], rects: Float[np.ndarray, "M 4"], margin: float) -> Bool[np.ndarray, " K"]:
-    """Which points lie in a rectangle, or so near to it."""
+    """Mark the points that are in a rectangle or within `margin` of it."""
     low, high = rects[:, :2] - margin, rects[:, 2:] + margin
     inside = np.logical_and(curve[:, None] > low, curve[:, None] < high)  # [K, M, 2]
     some: np.ndarray = np.any(np.all(inside, axis=2), axis=1)
     return some
 
 
-def list_panel(
-    relations: Sequence[Drawn], names: Sequence[str], numbered: Sequence[str], width: int, font_size: int
-) -> Drawing:
-    """One row per relation: rank, text, score. Where the text has the names of the boxes, it has their numbers too."""
-    font = load_font(font_size)
+def list_panel(canvas: Canvas, relations: Sequence[Drawn], width: int, numbered: bool = True) -> Drawing:
+    """Draw one row per relation: rank, text, score. Texts that consist of the boxes' names get their numbers too."""
+    font_size, font = canvas.font_size, load_font(canvas.font_size)
     row = line_height(font) + 6
     mark = round(0.7 * font_size) if any(relation.hit for relation in relations) else 0
     left, right = 8 + mark + (4 if mark else 0), width - 8
     indent = font.getlength(f"{len(relations)} ") + 4
     shapes: list[Shape] = []
     if not relations:
-        shapes.append(text_in_row("no relations", left, 0, row, font_size, FAINT, "row"))
+        shapes.append(text_in_row("no relations", (left, 0), row, font_size, FAINT, "row"))
     for i, relation in enumerate(relations):
         top = i * row
         if relation.hit:
             shapes.append(Rectangle(((0, top), (width, top + row - 1)), "hit", HIT))
             shapes.append(tick(8, top + row / 2, mark))
         rank, score = str(i + 1), "" if relation.score is None else f"{relation.score:.3g}"
-        told = _told(relation, names) == " ".join(relation.text.split())
-        text = _told(relation, numbered) if told else relation.text
+        text = relation.text
+        if numbered and _sentence(relation, canvas.classes) == " ".join(text.split()):
+            text = _sentence(relation, canvas.names)
         text = fit_text(text, font, right - left - indent - font.getlength(score) - 8)
         for x, content, colour in (
             (left + indent - 6 - font.getlength(rank), rank, FAINT),
             (left + indent, text, INK),
             (right - font.getlength(score), score, FAINT),
         ):
-            shapes.append(text_in_row(content, x, top, row, font_size, colour, "row"))
+            shapes.append(text_in_row(content, (x, top), row, font_size, colour, "row"))
     return Drawing((width, row * max(len(relations), 1)), tuple(shapes))
 
 
-def _told(relation: Drawn, names: Sequence[str]) -> str:
+def _sentence(relation: Drawn, names: Sequence[str]) -> str:
     return " ".join(f"{names[relation.subject]} {relation.predicate} {names[relation.object]}".split())

@@ -1,4 +1,4 @@
-"""A drawing as a Pillow image: rectangles and text on whole pixels, lines and heads smooth."""
+"""Render a drawing as a Pillow image or as SVG: rectangles and text on whole pixels, lines and heads smooth."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FINER = 3  # smooth shapes are drawn this much larger, then reduced
 
 
 def render_png(drawing: Drawing) -> Image:
-    """In RGB, one pixel per unit."""
+    """Paint in RGB, one pixel per unit."""
     picture = Pillow.new("RGB", drawing.size, PAPER)
     for smooth, shapes in groupby(drawing.shapes, lambda shape: isinstance(shape, Line | Polygon | Dot)):
         (_paint_smooth if smooth else _paint)(picture, list(shapes))
@@ -55,7 +55,7 @@ def _paint(picture: Image, shapes: Sequence[Shape]) -> None:
 
 
 def _paint_smooth(picture: Image, shapes: Sequence[Shape]) -> None:
-    """On a finer layer, no larger than the shapes need."""
+    """Paint on a finer layer, no larger than the shapes need, and reduce it."""
     reach = 2 + max(math.ceil(getattr(shape, "radius", getattr(shape, "thick", 0))) for shape in shapes)
     xs, ys = ([point[axis] for shape in shapes for point in shape.points] for axis in (0, 1))
     left, top = math.floor(min(xs)) - reach, math.floor(min(ys)) - reach
@@ -80,7 +80,7 @@ QUALITY = 88  # of the photo's JPEG
 
 
 def render_svg(drawing: Drawing) -> str:
-    """One file that needs no other; each shape's class says what it is: "box", "name", "label", "head" and so on."""
+    """Return one self-contained file; each shape's class says what it is: "box", "name", "label", "head" and so on."""
     width, height = drawing.size
     box = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     lines = [

@@ -14,7 +14,7 @@ from typing import TypeVar
 from PIL import ImageFont
 from PIL.Image import Image
 
-LONGEST = 200  # characters: more than any picture shows
+LONGEST = 200  # characters: more than fits in any picture
 UNWRITABLE = re.compile("[^ -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML, or anywhere
 
 Colour = tuple[int, int, int]
@@ -32,7 +32,7 @@ def load_font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def fit_text(text: str, font: ImageFont.FreeTypeFont, room: float) -> str:
-    """`text` in one line, cut with an ellipsis where it is wider than `room` pixels."""
+    """Return `text` in one line, truncated with an ellipsis where it is wider than `room` pixels."""
     line = UNWRITABLE.sub("\ufffd", " ".join(text.split()))
     if len(line) <= LONGEST and font.getlength(line) <= room:
         return line
@@ -46,7 +46,7 @@ def line_height(font: ImageFont.FreeTypeFont) -> int:
 
 
 def on_colour(fill: Colour) -> Colour:
-    """Of ink and paper the one that is readable on this colour."""
+    """Return ink or paper, whichever is readable on this colour."""
     return INK if 0.3 * fill[0] + 0.59 * fill[1] + 0.11 * fill[2] > 140 else PAPER
 
 
@@ -56,7 +56,7 @@ S = TypeVar("S", bound="Shape")
 
 @dataclass(frozen=True)
 class Shape:
-    """Something to paint; `kind` says what it stands for, and becomes its class in SVG."""
+    """Something to paint; `kind` says what it is, and becomes its class in SVG."""
 
     points: tuple[Point, ...]
     kind: str
@@ -119,67 +119,67 @@ class Drawing:
     shapes: tuple[Shape, ...]
 
 
-def text_in_row(text: str, left: float, top: float, row: float, size: int, colour: Colour, kind: str) -> Text:
-    """Text in the vertical middle of a row."""
+def text_in_row(text: str, corner: Point, row: float, size: int, colour: Colour, kind: str) -> Text:
+    """Centre text vertically in a row of this height, whose top left corner is given."""
     font = load_font(size)
-    baseline = top + (row - line_height(font)) / 2 + font.getmetrics()[0]
-    return Text(((left, round(baseline)),), kind, text, size, colour)
+    baseline = corner[1] + (row - line_height(font)) / 2 + font.getmetrics()[0]
+    return Text(((corner[0], round(baseline)),), kind, text, size, colour)
 
 
 def join(drawings: Sequence[tuple[Drawing, tuple[int, int]]]) -> Drawing:
-    """Drawings on one paper, each with its top left corner at the point beside it."""
+    """Put drawings on one sheet, each with its top left corner at the given point."""
     width = max(at[0] + drawing.size[0] for drawing, at in drawings)
     height = max(at[1] + drawing.size[1] for drawing, at in drawings)
     return Drawing((width, height), tuple(shape.moved(*at) for drawing, at in drawings for shape in drawing.shapes))
 
 
 def add_title(drawing: Drawing, title: str) -> Drawing:
-    """A white bar with the title above the drawing."""
+    """Add a white bar with the title above the drawing."""
     width = drawing.size[0]
     size = min(20, max(14, width // 54))
     bar = line_height(load_font(size)) + size // 2
     text = fit_text(title, load_font(size), width - size)
-    line = Drawing((width, bar), (text_in_row(text, size // 2, 0, bar, size, INK, "title"),))
+    line = Drawing((width, bar), (text_in_row(text, (size // 2, 0), bar, size, INK, "title"),))
     return join([(line, (0, 0)), (drawing, (0, bar))])
 
 
 def tick(left: float, middle: float, size: float) -> Line:
-    """The mark of a hit, for those who do not see green; `size` wide and high, around the height `middle`."""
+    """Draw the mark of a hit, for readers who cannot see green; `size` wide and high, around the height `middle`."""
     points = ((left, middle), (left + 0.35 * size, middle + 0.38 * size), (left + size, middle - 0.45 * size))
     return Line(points, "tick", INK, max(1.5, size / 5))
 
 
 def rimmed(points: tuple[Point, ...], kind: str, colour: Colour, thick: float, rim: Colour = PAPER) -> list[Shape]:
-    """A line with a rim that keeps it apart from the picture below."""
+    """Draw a line with a rim that sets it off from the picture."""
     return [Line(points, "rim", rim, thick + 2), Line(points, kind, colour, thick)]
 
 
 HIT: Colour = (183, 236, 183)  # behind the text of a hit
 HIT_ARROW: Colour = (0, 150, 50)
 ARROW: Colour = (35, 35, 35)
-HUES = (0, 20, 36, 52, 192, 210, 232, 262, 290, 325)  # degrees, of classes: none is green
+HUES = (0, 20, 36, 52, 192, 210, 232, 262, 290, 325)  # degrees, for classes: none is green
 LIGHTNESS = (0.5, 0.33, 0.72)
 CODES = len(HUES) * len(LIGHTNESS)
 
 
 def colour_of(name: str) -> Colour:
-    """The colour of a class, the same in every picture and every run; never the green of hits."""
+    """Return the colour of a class, the same in every picture and every run; never the green of hits."""
     return _colour(_code(name))
 
 
 def colours_of(names: Iterable[str]) -> dict[str, Colour]:
-    """The colours of the classes of one picture: unlike each other while there are enough colours.
+    """Return distinct colours for the classes of one picture, while there are enough.
 
-    Where two classes would have the same, the later in the alphabet takes the next free one.
+    Where two classes would have the same colour, the later in the alphabet takes the next free one.
     """
     taken: dict[int, str] = {}
-    given = {}
+    colours = {}
     for name in sorted(set(names)):
         wanted = [(_code(name) + step) % CODES for step in range(CODES)]
         code = next((code for code in wanted if code not in taken), wanted[0])
         taken[code] = name
-        given[name] = _colour(code)
-    return given
+        colours[name] = _colour(code)
+    return colours
 
 
 def _code(name: str) -> int:

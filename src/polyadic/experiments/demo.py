@@ -16,8 +16,9 @@ from jaxtyping import Float
 
 from polyadic.config import PRESETS
 from polyadic.datasets.toy.annotator import selected, truth
-from polyadic.draw import contact_sheet, draw_relations, side_by_side
+from polyadic.draw import contact_sheet, plan_drawing, side_by_side
 from polyadic.draw.panels import relations_to_draw
+from polyadic.draw.render import render_png
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.ablation import TOPS, Ablation, ablate
@@ -104,4 +105,4 @@ def _panel(scene: Scene, found: Relations, names: Vocabulary) -> Image:
     drawn = relations_to_draw(names, found.pairs, found.triplets, found.scores, hits)
     drawn = [replace(each, score=math.exp(each.score or 0.0)) for each in drawn]
     labels = [names.objects[label] for label in scene.labels]
-    return draw_relations(scene.open(), scene.boxes, labels, drawn, arrows=4, width=480)
+    return render_png(plan_drawing(scene.open(), scene.boxes, labels, drawn, arrows=4, width=480))

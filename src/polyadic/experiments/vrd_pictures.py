@@ -14,7 +14,7 @@ from jaxtyping import Bool
 from PIL.Image import Image
 
 from polyadic import progress
-from polyadic.draw import contact_sheet, plan_column, plan_list, side_by_side
+from polyadic.draw import contact_sheet, plan_column, side_by_side
 from polyadic.draw.panels import Drawn, relations_to_draw
 from polyadic.draw.render import render_png
 from polyadic.draw.shapes import Drawing
@@ -139,8 +139,7 @@ def _given(words: Vocabulary, scene: Scene, photo: Image, given: Detections, hit
     ]
     names = [words.objects[label] if label != UNKNOWN else "unknown" for label in given.labels.tolist()]
     title = f"{len(given)} proposals; {len(hit)} annotated triplets, {int(hit.sum())} of them found"
-    below = plan_list(lines, WIDTH)
-    return plan_column(photo, given.boxes, names, [], title=title, width=WIDTH, frame=given.size, below=below)
+    return plan_column(photo, given.boxes, names, [], title=title, width=WIDTH, frame=given.size, listed=lines)
 
 
 def _column(found: Ranking, photo: Image, hits: Bool[np.ndarray, " M"], words: str) -> Drawing:

@@ -26,7 +26,7 @@ from polyadic.boxes import box_place, ordered_pairs, pair_numbers
 from polyadic.config.schema import Config, StageConfig
 from polyadic.cp import CPTensor
 from polyadic.datasets.toy.world import World, write
-from polyadic.experiments import ablation, ablation_scores, evaluating
+from polyadic.experiments import runs, table4
 from polyadic.experiments.runs import open_run
 from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import Reduction
@@ -316,22 +316,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Any]]:
     """Who chose a k or scored with it, on which scenes, with which boxes or counts."""
     seen: list[tuple[str, list[str], Any]] = []
 
-    def watched(name: str, call: Any, scenes: int, other: int) -> Any:
-        def spy(*given: Any, **more: Any) -> Any:
-            seen.append((name, names_of(given[scenes]), given[other]))
-            return call(*given, **more)
+    def watched(name: str, call: Any) -> Any:
+        def spy(first: Any, second: Any, *given: Any, **more: Any) -> Any:
+            scenes, other = (first, more["train"]) if name == "compare" else (second.scenes, second.boxes)
+            seen.append((name, names_of(scenes), other))
+            return call(first, second, *given, **more)
 
         return spy
 
-    scored = ablation_scores
-    places = [(scored, "compare", 0, 3), (scored, "recalls_of", 1, 2), (scored, "free_ks", 1, 2)]
-    for module, name, *where in (*places, (evaluating, "free_ks", 1, 2)):
-        monkeypatch.setattr(module, name, watched(name, getattr(module, name), *where))
+    for module, name in ((table4, "compare"), (table4, "recalls_of"), (table4, "free_ks"), (runs, "free_ks")):
+        monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
     return seen
 
 
 def test_an_ablation_chooses_k_on_validation_for_the_model_and_for_the_counts(asked: Any, tmp_path: Path) -> None:
-    ablation.ablate(tiny(**EVIDENCE, **{"triplets.epochs": 1, "selection.epochs": 0}), tmp_path, ranks=[1], seeds=1)
+    table4.ablate(tiny(**EVIDENCE, **{"triplets.epochs": 1, "selection.epochs": 0}), tmp_path, ranks=[1], seeds=1)
     (fit, held), train, test = halves(), World(24, 6).dataset("train"), World(24, 6).dataset("test")
     told = [(name, scenes, names_of(x) if name == "compare" else x.true) for name, scenes, x in asked]
     counts = [("compare", names_of(held), names_of(fit)), ("compare", names_of(test), names_of(train))]
@@ -343,8 +342,8 @@ def test_k_for_detections_is_chosen_on_held_out_detections(asked: Any, learned: 
     of_test = {each.image: each for each in detect(run.data)}
     both = of_test | {each.image: each for each in detect(held)}
     simulating = replace(run, config=run.config.change(**{"data.simulate": proposals}))
-    evaluating.evaluate_run(run, [LU], detections=both)
-    evaluating.evaluate_run(simulating, [LU], detections=of_test)
+    runs.evaluate_run(run, [LU], detections=both)
+    runs.evaluate_run(simulating, [LU], detections=of_test)
     (_, *found), (_, *simulated) = asked
     assert found[0] == simulated[0] == names_of(held)
     assert (found[1].detections, found[1].noise) == (both, None)

@@ -84,7 +84,7 @@ def test_a_run_is_never_overwritten_without_the_word(command: Command, config: P
     out = tmp_path / "kept"
     train = ("detect", "train", config, "--out", out, "--training.epochs", "1")
     assert command(*train).code == 0
-    assert "exists already: go on in it with --resume" in command(*train).message
+    assert "exists already: continue it with --resume" in command(*train).message
     assert "was started with seed = 0, not 3" in command(*train, "--resume", "--seed", "3").message
     assert "mutually exclusive" in command(*train, "--resume", "--overwrite").message
     assert command(*train, "--overwrite", "--seed", "3").code == 0
@@ -199,8 +199,8 @@ def test_bad_runs_and_files_are_one_line(command: Command, run: Path, tmp_path: 
     assert "takes no folder" in told(run, "--out", out, "--data", tmp_path)
     relations = tmp_path / "relations"
     assert call("train", write_tiny(tmp_path), "--out", relations, "--triplets.epochs", "1") == 0
-    assert "is no run of a detector" in told(relations, "--out", out)
-    assert "is no run of a detector" in command("detect", "train", "--resume", "--out", relations).message
+    assert "is not a run of a detector" in told(relations, "--out", out)
+    assert "is not a run of a detector" in command("detect", "train", "--resume", "--out", relations).message
 
 
 def test_the_model_folder_knows_its_vocabulary_alone(run: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_run_is_never_overwritten_without_the_word(command: Command, folder: P
     train = ("train", tiny, "--out", out, *SHORT)
     assert command(*train).code == 0
     log = (out / "log.jsonl").read_text()
-    assert "exists already: go on in it with --resume" in command(*train).message
+    assert "exists already: continue it with --resume" in command(*train).message
     other = command(*train, "--resume", "--head.rank", "4").message
     assert "was started with head.rank = 2, not 4" in other
     assert "mutually exclusive" in command(*train, "--resume", "--overwrite").message

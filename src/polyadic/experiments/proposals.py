@@ -30,7 +30,7 @@ from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.detector import detector_run_config
 from polyadic.training.examples import load_split
 from polyadic.training.proposals import detect_scenes
-from polyadic.training.trainer import pick_device
+from polyadic.training.run import pick_device
 
 PART = 200  # images per part
 MOST = 5000  # images that count for mAP: more change it little, and take much memory

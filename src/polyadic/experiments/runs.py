@@ -34,8 +34,8 @@ from polyadic.training import run_config, train
 from polyadic.training.examples import BoxSource, Example, load_split, load_training, pictures_of
 from polyadic.training.proposals import FOUND, detected
 from polyadic.training.region_cache import FeatureCache, Regions
+from polyadic.training.run import pick_device
 from polyadic.training.stages import score_scenes
-from polyadic.training.trainer import pick_device
 
 Setting = tuple[int | None, Parts]  # k triplets per pair (None: any number), and the terms of f_spo
 K = int | Literal["free"] | None

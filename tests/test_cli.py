@@ -16,7 +16,7 @@ from vrd_files import RIDER, TEST, relation, write_vrd
 
 from polyadic.cli import main, spread
 from polyadic.datasets import load_dataset
-from polyadic.io.records import write_jsonl
+from polyadic.io.records import write_relations
 from polyadic.structures.relations import Relations
 
 
@@ -66,7 +66,7 @@ def write_predictions(root: Path, split: str, path: Path) -> Path:
         found.append(
             Relations(scene.name, scene.boxes, *rows, labels=scene.labels, confidences=np.full(len(scene.boxes), 0.5))
         )
-    return write_jsonl(path, found, dataset.vocabulary)
+    return write_relations(path, found, dataset.vocabulary)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_free_k_is_chosen_on_validation_predictions_and_never_on_the_test_split(
     assert (alone.code, alone.out) == (1, "")
     mixed = run("evaluate", test, "--dataset", "vrd", "--root", root, "--k", "free", "--validation", test)
     assert mixed.code == 1
-    assert "test.jsonl, record 1: image 'c.jpg' is not among the 2 images of vrd validation" in mixed.err
+    assert "test.jsonl, record 1: image 'c.jpg' is none of the 2 of vrd validation" in mixed.err
 
 
 def test_every_switch_has_an_option(run: Run, root: Path, tmp_path: Path) -> None:
@@ -166,9 +166,10 @@ def test_every_switch_has_an_option(run: Run, root: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--k", "0"), "--k: expected a whole number from 1"),
+        (("--k", "0"), "--k: expected whole numbers from 1, any or free, got '0'"),
         (("--protocol", "lu2017"), "no protocol is called 'lu2017'; known: lu2016, reldn, motifs, vtranse, dsr"),
         (("--task", "nothing"), "task must be relationship or phrase"),
+        (("--match", "few"), "match must be one-to-one or many-to-one"),
         (("--split", "dev"), "no split is called 'dev'"),
         (("--top", "0"), "tops must be rising whole numbers from 1"),
         (("--detections", "none.mat"), "no file none.mat"),
@@ -193,7 +194,7 @@ def test_predictions_for_images_that_do_not_exist_are_named(run: Run, root: Path
     file.write_text(file.read_text().replace('"d.jpg"', '"z.jpg"'))
     result = run("evaluate", file, "--dataset", "vrd", "--root", root)
     assert result.code == 1
-    assert "p.jsonl, record 2: image 'z.jpg' is not among the 2 images of vrd test" in result.err
+    assert "p.jsonl, record 2: image 'z.jpg' is none of the 2 of vrd test" in result.err
     file.write_text(file.read_text().replace('"z.jpg"', '"images/d.png"'))
     assert "did you mean 'd.jpg'?" in run("evaluate", file, "--dataset", "vrd", "--root", root).err
 
@@ -205,14 +206,15 @@ def test_predictions_that_look_wrong_are_scored_with_a_note(run: Run, root: Path
     file.write_text(first + "\n")
     assert "1 of 2 images have no record in the predictions" in run("evaluate", *arguments).out
     far = json.loads(first)
-    far["boxes"][0] = [0, 0, 400, 500]
+    far["boxes"][0]["box"] = [0, 0, 400, 500]
     file.write_text(json.dumps(far) + "\n" + second)
     assert (
         "boxes leave the frame in 1 images (c.jpg: [0.0, 0.0, 400.0, 500.0] in 100 x 100)"
         in run("evaluate", *arguments).out
     )
     lines = [json.loads(line) for line in (first, second)]
-    file.write_text("\n".join(json.dumps({**x, "boxes": (np.array(x["boxes"]) / 100).tolist()}) for x in lines))
+    small = [[{**box, "box": [x / 100 for x in box["box"]]} for box in line["boxes"]] for line in lines]
+    file.write_text("\n".join(json.dumps({**x, "boxes": y}) for x, y in zip(lines, small, strict=True)))
     assert "all boxes lie within 2 pixels" in run("evaluate", *arguments).out
     file.write_text("\n".join(json.dumps({**x, "size": [100, 50]}) for x in lines))
     assert "the size is of another shape than the annotated frame in 2 images" in run("evaluate", *arguments).out
@@ -260,7 +262,7 @@ def test_check_names_file_record_field_and_number(run: Run, tmp_path: Path) -> N
         "missing pictures: 1 of 2",
         "    b.jpg",
         "vrd test: 2 images, 4 relations",
-        "no problems",
+        "nothing is wrong",
     ):
         assert line in result.out
     value = json.loads(run("data", "check", "vrd", "--root", root, "--json").out)

@@ -16,10 +16,12 @@ from tiny_runs import PIXELS, Command, call, write_tiny
 
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import FREE_K, get_protocol
-from polyadic.experiments.runs import open_run, predict_split
-from polyadic.io.records import read_predictions, write_jsonl
+from polyadic.experiments.predicting import predict_split
+from polyadic.experiments.runs import open_run
+from polyadic.io.records import read_relations, write_relations
 from polyadic.model.scoring import ALL, Parts
 from polyadic.structures.relations import Relations
+from polyadic.training.examples import BoxSource
 
 NONE = Parts(selected=False, prior=False, geometry=False)
 
@@ -58,7 +60,7 @@ def test_a_run_scores_like_the_file_of_its_predictions(command: Command, folder:
     assert rows(run.out)["predictions", k, "all", "40"] > 0
     assert {what for what, *_ in rows(run.out)} == {"predictions", "count table", "ceiling, relabelled"}
     opened = open_run(folder / "run")
-    found = list(read_predictions(file, opened.data.vocabulary, []))
+    found = list(read_relations(file, opened.data.vocabulary, []))
     most = max(np.unique(each.pairs, axis=0, return_counts=True)[1].max() for each in found)
     assert most == int(k) if k != "any" else most > 3  # ranked for this k, not cut to it afterwards
 
@@ -66,7 +68,7 @@ def test_a_run_scores_like_the_file_of_its_predictions(command: Command, folder:
 def test_every_k_is_ranked_for_itself(folder: Path) -> None:
     run = open_run(folder / "run")
     settings = [(k, parts) for parts in (ALL, NONE) for k in (3, None, 1, 70)]
-    lists = predict_split(run.model, run.images(), settings, top=60)
+    lists = predict_split(run.model, run.data.scenes, BoxSource(), run.regions, settings, top=60)
     for (k, parts), found in zip(settings, lists, strict=True):
         for scene, each in zip(run.data, found, strict=True):
             scores = run.model.pairs_of(each_detection(scene), scene.open())
@@ -93,14 +95,14 @@ def test_free_k_is_the_best_k_of_the_validation_images(command: Command, folder:
     for k in FREE_K:
         protocol = get_protocol("lu2016").change(task="phrase-classification", k=k, tops=(50, 100))
         evaluator = Evaluator([protocol], len(run.data.vocabulary.predicates))
-        (found,) = predict_split(run.model, run.images(scenes), [(k, ALL)])
+        (found,) = predict_split(run.model, scenes, BoxSource(), None, [(k, ALL)])
         for scene, each in zip(scenes, found, strict=True):
             evaluator.update(scene, each)
         score[k] = sum(row.recall for row in evaluator.result())
     best = next(k for k in FREE_K if score[k] == max(score.values()))
     assert max(score.values()) > min(score.values())
     assert value["free_k"] == {"lu2016 phrase-classification": best or "any"}
-    assert "this model is given the labels" in value["notes"][0]
+    assert "this model is told their labels" in value["notes"][0]
     assert f"free k = {best or 'any'}, chosen on 2 validation images" in value["notes"][1]
     assert {row["k"] for row in value["recalls"] if row["what"] == "predictions"} == {best}
 
@@ -125,7 +127,7 @@ def test_parts_are_left_out_by_name(command: Command, folder: Path) -> None:
     less = rows(command("evaluate", folder / "run", *options, "--without", "prior", "selected").out)
     run = open_run(folder / "run")
     protocol = get_protocol("lu2016").change(task="phrase-classification", k=2, tops=(5, 20, 100))
-    (found,) = predict_split(run.model, run.images(), [(2, NONE)])
+    (found,) = predict_split(run.model, run.data.scenes, BoxSource(), run.regions, [(2, NONE)])
     evaluator = Evaluator([protocol], len(run.data.vocabulary.predicates))
     for scene, each in zip(run.data, found, strict=True):
         evaluator.update(scene, each)
@@ -148,7 +150,7 @@ def boxes(folder: Path) -> Path:
         size = (scene.frame[0] / 2, scene.frame[1] / 2)
         moved = (scene.boxes + 1) / 2
         found.append(Relations(scene.name, moved, *empty, labels=scene.labels, confidences=np.full(n, 0.5), size=size))
-    return write_jsonl(folder / "boxes.jsonl", found, run.data.vocabulary)
+    return write_relations(folder / "boxes.jsonl", found, run.data.vocabulary)
 
 
 def test_detections_make_it_relationship_detection(command: Command, folder: Path, boxes: Path, tmp_path: Path) -> None:
@@ -161,13 +163,13 @@ def test_detections_make_it_relationship_detection(command: Command, folder: Pat
     assert table["ceiling, labels kept", "any", "all", "any"] > 90
     assert ("count table", "4", "all", "100") in table
     run = open_run(folder / "toy")
-    saved = list(read_predictions(file, run.data.vocabulary, []))
+    saved = list(read_relations(file, run.data.vocabulary, []))
     assert len(saved) == 6
     np.testing.assert_allclose(saved[0].boxes, run.data[0].boxes + 1, atol=1e-3)
     assert [each.size for each in saved] == [scene.size for scene in run.data]
     assert saved[0].confidences is not None
     free = command("evaluate", folder / "toy", "--detections", boxes)
-    assert "no detections of validation images" in free.message
+    assert "there are no detections of validation images to choose k on" in free.message
 
 
 def test_without_relabel_every_answer_has_the_detectors_labels(
@@ -179,7 +181,7 @@ def test_without_relabel_every_answer_has_the_detectors_labels(
         file = tmp_path / f"{name}.jsonl"
         told = command("evaluate", folder / "toy", "--k", "2", "--csv", "--detections", boxes, "--save", file, *words)
         assert ("predictions without relabel" in told.out) == bool(words)
-        saved = list(read_predictions(file, names, []))
+        saved = list(read_relations(file, names, []))
         assert all(len(each) and each.labels is not None for each in saved)
         kept.append(all(np.array_equal(x.labels[x.pairs], x.triplets[:, ::2]) for x in saved if x.labels is not None))
     assert kept == [False, True]
@@ -202,15 +204,18 @@ def test_without_dedup_a_run_ranks_as_if_repeats_cost_nothing(command: Command, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--task", "relationship"), "--task relationship needs a detector's boxes"),
-        (("--task", "phrase-classification", "--detections", "BOXES"), "leave out --detections"),
-        (("--k-unit", "predicate"), "counts triplets per pair of boxes"),
-        (("--without", "prio"), "--without: expected prior, selected, geometry, relabel, dedup, got 'prio'"),
-        (("--k", "1", "2", "--save", "new.jsonl"), "--save keeps the predictions of one k"),
-        (("--k", "1", "--save", "BOXES"), "already exists"),
-        (("--k", "free", "--split", "validation"), "validation cannot be scored"),
+        (("--task", "relationship"), "--task relationship is on a detector's boxes: give them with --detections"),
+        (("--task", "phrase-classification", "--detections", "BOXES"), "on the true boxes: leave out --detections"),
+        (("--k-unit", "predicate"), "a run counts triplets per pair of boxes"),
+        (
+            ("--without", "prio"),
+            "--without: expected prior, selected, geometry, relabel, dedup, got 'prio'; did you mean prior?",
+        ),
+        (("--k", "1", "2", "--save", "new.jsonl"), "--save keeps the predictions of one k, but here are k = 1, 2"),
+        (("--k", "1", "--save", "BOXES"), "exists already; choose another name"),
+        (("--k", "free", "--split", "validation"), "it cannot be scored on validation"),
         (("--validation", "BOXES"), "--validation is for files"),
-        (("--root", "."), "takes no folder, got ."),
+        (("--root", "."), "toy is drawn and takes no root, got ."),
         (("--dataset", "vrt"), "no dataset is called 'vrt'"),
         (("--dataset", "vrd"), "vrd: where is it?"),
     ],
@@ -242,7 +247,7 @@ def test_what_is_no_run_is_refused_in_one_line(command: Command, tmp_path: Path)
     assert "is not a run: it has no config.json" in command("evaluate", tmp_path).message
     file = tmp_path / "p.jsonl"
     file.touch()
-    assert "--dataset is missing" in command("evaluate", file).message
+    assert "--dataset: which one was predicted" in command("evaluate", file).message
     assert "--without is for a run" in command("evaluate", file, "--dataset", "toy", "--without", "prior").message
 
 
@@ -254,7 +259,7 @@ def test_predicate_classification_gives_the_run_the_true_labels(command: Command
     for row in mine:
         protocol = get_protocol("lu2016").change(task=row["task"], k=2, tops=(20,))
         parts = replace(ALL, labels=row["task"] == "predicate-classification")
-        (found,) = predict_split(run.model, run.images(), [(2, parts)])
+        (found,) = predict_split(run.model, run.data.scenes, BoxSource(), None, [(2, parts)])
         evaluator = Evaluator([protocol], len(run.data.vocabulary.predicates))
         for scene, each in zip(run.data, found, strict=True):
             evaluator.update(scene, each)

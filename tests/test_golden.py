@@ -26,7 +26,7 @@ from golden_files import (
 from shared_data import real_vrd, shared
 from tiny_runs import Command, call
 
-from polyadic import evaluate, get_protocol, read_detections, read_predictions
+from polyadic import evaluate, get_protocol, read_detections, read_relations
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_the_official_predictions_under_other_switches_to_two_decimals() -> None
     train, test = real_vrd("train"), real_vrd("test")
     file = shared("data", "vrd", "lu2016", "relationship_det_result.mat")
     protocols = [LU.change(**switches) for switches, _ in VARIANTS]
-    predictions = read_predictions(file, test.vocabulary, [])
+    predictions = read_relations(file, test.vocabulary, [])
     table = evaluate(test, predictions, protocols, len(test.vocabulary.predicates), train.triplets())
     for protocol, (_, expected) in zip(protocols, VARIANTS, strict=True):
         numbers = [f"{table.at(protocol, top).recall:.2f}" for top in (50, 100)]

@@ -24,7 +24,7 @@ from polyadic.datasets import load_dataset
 from polyadic.evaluation import Evaluator, evaluate
 from polyadic.evaluation.compare import RELABELLED, compare
 from polyadic.evaluation.misses import FATES, Fate, MissCounter, count_misses
-from polyadic.io.records import read_detections, read_predictions, write_detections, write_jsonl
+from polyadic.io.records import read_detections, read_relations, write_detections, write_relations
 from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN
 from polyadic.structures.relations import Relations
@@ -230,7 +230,7 @@ def test_what_no_box_reaches_is_what_the_ceiling_leaves(tmp_path: Path) -> None:
 def test_on_the_real_vrd_lu_s_own_hits_are_the_evaluator_s_and_the_boxes_leave_what_the_ceiling_says() -> None:
     folder = shared("data", "vrd", "lu2016")
     test = real_vrd("test")
-    found = list(read_predictions(folder / "relationship_det_result.mat", test.vocabulary, []))
+    found = list(read_relations(folder / "relationship_det_result.mat", test.vocabulary, []))
     boxes = {each.image: each for each in read_detections(folder / "objectDetRCNN.mat", test.vocabulary)}
     protocols = [LU.change(tops=(50, 100)), LU.change(task="phrase", k=1, tops=(50, 100))]
     mine = count_misses(test, found, boxes, protocols)
@@ -253,7 +253,7 @@ def test_evaluate_tells_where_the_truths_go(command: Command, tmp_path: Path) ->
     wrong = [
         Relations(s.name, s.boxes, s.relations[:, ::2], s.triplets * (1, 0, 1), np.ones(len(s.triplets))) for s in test
     ]  # the first predicate everywhere
-    file = write_jsonl(tmp_path / "p.jsonl", wrong, test.vocabulary)
+    file = write_relations(tmp_path / "p.jsonl", wrong, test.vocabulary)
     arguments = ("evaluate", file, "--dataset", "vrd", "--root", root, "--top", "1", "5", "--misses")
     assert "have no labels; give the detector's boxes and labels (--detections FILE)" in command(*arguments).message
     boxes = [Detections(s.name, s.boxes, s.labels, np.ones(len(s.boxes))) for s in test]

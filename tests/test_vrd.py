@@ -110,10 +110,6 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         break_file("annotations_train.json", "[]"),
         r"annotations_train\.json: expected {image name: \[relations\]}",
     ),
-    "twice": (
-        break_file("annotations_train.json", '{"a.jpg": [], "a.jpg": []}'),
-        r"annotations_train\.json: 'a\.jpg' occurs twice",
-    ),
     "names": (break_file("objects.json", '{"person": 0}'), r"objects\.json: expected a list of class names"),
     "missing": (
         lambda root: (root / "predicates.json").unlink(),

@@ -28,14 +28,14 @@ from polyadic.config.schema import (
     WorldConfig,
 )
 from polyadic.datasets.toy.layout import VOCABULARY
-from polyadic.io.records import write_jsonl
+from polyadic.io.records import write_relations
 from polyadic.progress import Reporter, interruptible, reporting, request_stop
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.training import run as checkpoint
 from polyadic.training import train
-from polyadic.training.run import Checkpoint
+from polyadic.training.run import Position
 
 _STAGE = StageConfig(epochs=2, images=8, optimiser="adamw", rate=3e-3, decay=0.01, schedule="one-cycle")
 _PIXELS = PixelsConfig(
@@ -131,7 +131,7 @@ class Kept:
 def keeping() -> Iterator[Kept]:
     kept, save = Kept(), checkpoint.save
 
-    def spy(folder: Path, position: Checkpoint, parts: dict[str, Any], about: dict[str, Any]) -> None:
+    def spy(folder: Path, position: Position, parts: dict[str, Any], about: dict[str, Any]) -> None:
         held = copy.deepcopy(parts)
         if "state" in held:
             kept.states[position.stage] = kept.epochs[position.stage, position.epoch] = held["state"]
@@ -210,4 +210,4 @@ def write_detections(path: Path, detections: Iterable[Detections]) -> Path:
     records = [
         Relations(x.image, x.boxes, **none, labels=x.labels, confidences=x.scores, size=x.size) for x in detections
     ]
-    return write_jsonl(path, records, VOCABULARY)
+    return write_relations(path, records, VOCABULARY)

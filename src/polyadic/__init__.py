@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from polyadic.detectors.onnx import OnnxDetector
     from polyadic.evaluation import evaluate
     from polyadic.evaluation.protocol import Protocol, get_protocol
-    from polyadic.io.records import read_detections, read_predictions, write_detections, write_jsonl
+    from polyadic.io.records import read_detections, read_relations, write_relations
     from polyadic.model.relation_model import RelationModel
     from polyadic.prior import TripletPrior
     from polyadic.ranking import rank_relations
@@ -69,10 +69,9 @@ _HOME = {
     "load_dataset": "datasets",
     "rank_relations": "ranking",
     "read_detections": "io.records",
-    "read_predictions": "io.records",
+    "read_relations": "io.records",
     "train": "training",
-    "write_detections": "io.records",
-    "write_jsonl": "io.records",
+    "write_relations": "io.records",
 }
 
 __all__ = [
@@ -101,10 +100,9 @@ __all__ = [
     "load_dataset",
     "rank_relations",
     "read_detections",
-    "read_predictions",
+    "read_relations",
     "train",
-    "write_detections",
-    "write_jsonl",
+    "write_relations",
 ]
 
 

@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
@@ -150,40 +152,26 @@ def versions() -> dict[str, str]:
 LARGEST = 1e18  # no pixel, score or size is larger; a whole number beyond float64 would not even convert
 
 
-def parse_json(text: bytes, where: str) -> Any:
-    """The value of one JSON text; `where` names it in the error."""
+def parse_json(text: bytes, where: str, kind: Any = Any) -> Any:
+    """Decode one JSON text as a type that msgspec knows; `where` names it in errors."""
     if text[:2] == b"\x1f\x8b":
         raise PolyadicError(f"{where}: a gzip file; unpack it first")
     if text[:64].lstrip()[:1] == b"<":
         raise PolyadicError(f"{where}: a web page or XML, not JSON")
     try:
-        return json.loads(text, object_pairs_hook=_no_key_twice)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        cure = "is it cut off, or a file of another kind?"
-        raise PolyadicError(f"{where}: not complete JSON ({error}); {cure}") from error
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):  # json allows NaN, and file names that are not Unicode
+            return msgspec.convert(json.loads(text), kind)
+    except msgspec.ValidationError as error:
+        raise PolyadicError(f"{where}: {error}") from error
     except RecursionError as error:
         raise PolyadicError(f"{where}: JSON nested too deeply") from error
-    except ValueError as error:  # a number of thousands of digits
-        raise PolyadicError(f"{where}: not usable JSON ({error})") from error
-    except _TwiceError as error:
-        raise PolyadicError(f"{where}: {error.key!r} occurs twice in one object; each needs one record") from error
-
-
-class _TwiceError(Exception):
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _TwiceError(key)
-            seen.add(key)
-    return value
+    except ValueError as error:
+        hint = "is it cut off, or a file of another kind?"
+        raise PolyadicError(f"{where}: not complete JSON ({error}); {hint}") from error
 
 
 def is_positive(value: Any) -> bool:

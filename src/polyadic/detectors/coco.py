@@ -18,7 +18,7 @@ from polyadic.detectors.faster_rcnn import Detector
 from polyadic.detectors.weights import pretrained
 from polyadic.pretrained import synonyms
 from polyadic.structures.detections import Detections
-from polyadic.structures.labels import Choice, LabelMap, Own
+from polyadic.structures.labels import LabelMap, NameMapping, UnknownPolicy
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 NETWORKS = ("resnet50-fpn", "mobilenetv3-fpn")
@@ -36,8 +36,8 @@ class CocoDetector:
         self,
         vocabulary: Vocabulary,
         network: str = "resnet50-fpn",
-        mapping: Own = None,
-        unknown: Choice = "drop",
+        mapping: NameMapping = None,
+        unknown: UnknownPolicy = "drop",
         device: str | torch.device = "cpu",
         score: float = 0.3,  # ours: as of `OnnxDetector`; the network was trained to find far more
     ) -> None:
@@ -66,7 +66,9 @@ class CocoDetector:
         self.dropped.update(mapped.unknown)
         rows = mapped.rows
         spread = self.label_map.spread(found.distribution[rows])
-        return Detections(found.image, found.boxes[rows], mapped.labels, found.scores[rows], found.size, spread)
+        return Detections(
+            found.image, found.boxes[rows], mapped.labels, found.scores[rows], found.size, distribution=spread
+        )
 
 
 def weights_file(network: str) -> Path:

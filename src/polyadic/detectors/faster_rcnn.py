@@ -297,7 +297,7 @@ def _detections(photo: Photo, found: Found) -> Detections:
         found.labels.cpu().numpy(),
         found.scores.cpu().double().numpy(),
         photo.size,
-        found.distribution.cpu().numpy(),
+        distribution=found.distribution.cpu().numpy(),
     )
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Float, Float32, Int
 from polyadic.boxes import suppress
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo
-from polyadic.structures.labels import Choice, LabelMap, Own
+from polyadic.structures.labels import LabelMap, NameMapping, UnknownPolicy
 from polyadic.structures.scenes import scale_boxes
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -44,8 +44,8 @@ class OnnxDetector:
         path: str | Path,
         vocabulary: Vocabulary,
         names: Sequence[str] | Mapping[int, str] | str | Path | None = None,
-        mapping: Own = None,
-        unknown: Choice = "drop",
+        mapping: NameMapping = None,
+        unknown: UnknownPolicy = "drop",
         score: float = 0.3,  # YOLOX's demo
         nms: float = 0.7,  # paper
         most: int = 100,
@@ -85,7 +85,7 @@ class OnnxDetector:
             mapped.labels,
             scores[sure[rows]],
             seen.size,
-            self.label_map.spread(classes[sure[rows]]),
+            distribution=self.label_map.spread(classes[sure[rows]]),
         ).take(np.arange(min(self.most, len(rows))))
 
     def detect(self, photos: Sequence[Any]) -> list[Detections]:

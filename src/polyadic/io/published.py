@@ -1,45 +1,56 @@
-"""The official files of VRD (Lu et al. 2016): `relationship_det_result.mat` and `objectDetRCNN.mat`.
+"""Published formats: the official files of VRD (Lu et al. 2016), neural-motifs' pickles, COCO's results.
 
-They hold one cell per test image, without names: `imagePath.mat` beside them has the order. Classes count from 1. Small
-unsigned integers would wrap in differences, so everything is cast on reading.
+Lu's `relationship_det_result.mat` and `objectDetRCNN.mat` hold one cell per test image, without names: `imagePath.mat`
+beside them has the order. Classes count from 1. Small unsigned integers would wrap in differences, so everything is
+cast on reading.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from polyadic.structures.detections import Detections
+from polyadic.structures.detections import ABOVE_ONE, Detections, Size, apply
+from polyadic.structures.labels import LabelMap, LabelReader, NameMapping, UnknownPolicy, warn_dropped
 from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 
-def read_lu_predictions(path: Path, vocabulary: Vocabulary) -> Iterator[Relations]:
-    """Scored triplets. A detection is told by its box and its label: the file repeats both in each prediction."""
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Prefix errors with the place in a file."""
+    try:
+        yield
+    except PolyadicError as error:
+        raise PolyadicError(f"{where}: {error}") from error
+
+
+def read_lu_relations(path: Path, vocabulary: Vocabulary) -> Iterator[Relations]:
+    """Read scored triplets. A box with its label is one detection: the file repeats both in each prediction."""
     fields = {"rlp_labels": 3, "rlp_confs": 1, "sub_bboxes": 4, "obj_bboxes": 4}
-    for name, cells in _images(path, fields, "relationship_det_result.mat"):
-        where = f"{path.name}, image {name}"
-        labels, scores, subjects, objects = cells
-        triplets = _classes(
-            labels, [len(vocabulary.objects), len(vocabulary.predicates), len(vocabulary.objects)], where
-        )
-        ends = np.concatenate([np.c_[subjects, triplets[:, 0]], np.c_[objects, triplets[:, 2]]])
-        found, index = np.unique(ends, axis=0, return_inverse=True)
-        pairs = index.reshape(2, -1).T
-        yield _named(where, lambda: Relations(name, found[:, :4], pairs, triplets, scores[:, 0]))  # noqa: B023
+    for name, (labels, scores, subjects, objects) in _images(path, fields, "relationship_det_result.mat"):
+        with located(f"{path.name}, image {name}"):
+            triplets = _classes(labels, vocabulary.sizes)
+            ends = np.concatenate([np.c_[subjects, triplets[:, 0]], np.c_[objects, triplets[:, 2]]])
+            boxes, index = np.unique(ends, axis=0, return_inverse=True)
+            image = Relations(name, boxes[:, :4], index.reshape(2, -1).T, triplets, scores[:, 0])
+        yield image
 
 
 def read_lu_detections(path: Path, vocabulary: Vocabulary) -> Iterator[Detections]:
-    """A detector's boxes, labels and confidences."""
+    """Read a detector's boxes, labels and confidences."""
     fields = {"detection_bboxes": 4, "detection_labels": 1, "detection_confs": 1}
     for name, (boxes, labels, scores) in _images(path, fields, "objectDetRCNN.mat"):
-        where = f"{path.name}, image {name}"
-        classes = _classes(labels, [len(vocabulary.objects)], where)[:, 0]
-        yield _named(where, lambda: Detections(name, boxes, classes, scores[:, 0]))  # noqa: B023
+        with located(f"{path.name}, image {name}"):
+            classes = _classes(labels, (len(vocabulary.objects),))[:, 0]
+            image = Detections(name, boxes, classes, scores[:, 0])
+        yield image
 
 
 def _images(path: Path, fields: dict[str, int], like: str) -> Iterator[tuple[str, list[np.ndarray]]]:
@@ -89,21 +100,14 @@ def _cells(content: dict[str, Any], key: str, file: str) -> Any:
     return content[key].ravel()
 
 
-def _classes(labels: np.ndarray, sizes: list[int], where: str) -> np.ndarray:
-    """From classes that count from 1 to ours, which count from 0."""
+def _classes(labels: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    """Convert classes that count from 1 to ours, which count from 0."""
     classes = labels.astype(np.int64) - 1
     wrong = (classes < 0) | (classes >= np.array(sizes))
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
-        raise PolyadicError(f"{where}, row {row}: class {labels[row, column]:g} is outside 1 to {sizes[column]}")
+        raise PolyadicError(f"row {row}: class {labels[row, column]:g} is outside 1 to {sizes[column]}")
     return classes
-
-
-def _named(where: str, make: Any) -> Any:
-    try:
-        return make()
-    except PolyadicError as error:
-        raise PolyadicError(f"{where}: {error}") from error
 
 
 _KEYS = ("pred_boxes", "pred_classes", "obj_scores", "pred_rel_inds", "rel_scores")
@@ -117,7 +121,7 @@ _ALLOWED = {
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """A pickle can run any code; this one can only make arrays."""
+    """Unpickle arrays only: a pickle could run any code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _ALLOWED:
@@ -126,7 +130,7 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def from_motifs(entry: Mapping[str, Any], image: str, vocabulary: Vocabulary) -> Relations:
-    """One image's dictionary, every predicate of every pair as one prediction."""
+    """Convert one image's dictionary: every predicate of every pair is one prediction."""
     missing = next((key for key in _KEYS if key not in entry), None)
     if missing:
         raise PolyadicError(f"{image}: no {missing!r}; an entry has {', '.join(_KEYS)}")
@@ -144,14 +148,14 @@ def from_motifs(entry: Mapping[str, Any], image: str, vocabulary: Vocabulary) ->
         raise PolyadicError(f"{image}: pred_rel_inds point to box {pairs.max()} of {len(classes)}")
     confidences = confidences.astype(np.float64)
     scores = confidences[pairs].prod(1)[:, None] * rel[:, 1:]  # [pairs, P]
-    each, predicate = np.divmod(np.arange(scores.size), n)
-    ends = classes[pairs[each]]
+    pair, predicate = np.divmod(np.arange(scores.size), n)
+    ends = classes[pairs[pair]]
     triplets = np.stack([ends[:, 0], predicate, ends[:, 1]], axis=1)
-    return Relations(image, boxes, pairs[each], triplets, scores.ravel(), labels=classes, confidences=confidences)
+    return Relations(image, boxes, pairs[pair], triplets, scores.ravel(), labels=classes, confidences=confidences)
 
 
 def read_motifs(path: Path, vocabulary: Vocabulary, images: Sequence[str]) -> Iterator[Relations]:
-    """The entries of a pickled list, in the order of `images`, or of a dictionary by image name."""
+    """Read a pickled list of entries, in the order of `images`, or a dictionary by image name."""
     try:
         with path.open("rb") as file:
             entries = _ArraysOnly(file, encoding="latin1").load()
@@ -168,9 +172,118 @@ def read_motifs(path: Path, vocabulary: Vocabulary, images: Sequence[str]) -> It
         where = f"{path.name}, entry {number}"
         if not isinstance(entry, Mapping):
             raise PolyadicError(f"{where}: expected a dictionary, got a {type(entry).__name__}")
-        try:
-            yield from_motifs(entry, image, vocabulary)
-        except PolyadicError as error:
-            raise PolyadicError(f"{where}: {error}") from error
-        except (TypeError, ValueError, IndexError) as error:
-            raise PolyadicError(f"{where}: arrays of the wrong kind ({error})".replace("\n", " ")) from error
+        with located(where):
+            try:
+                relations = from_motifs(entry, image, vocabulary)
+            except (TypeError, ValueError, IndexError) as error:
+                if isinstance(error, PolyadicError):
+                    raise
+                raise PolyadicError(f"arrays of the wrong kind ({error})".replace("\n", " ")) from error
+        yield relations
+
+
+class CocoResult(msgspec.Struct):
+    """One box of COCO's results, or one annotation of a COCO file."""
+
+    image_id: int | str
+    category_id: int
+    bbox: tuple[float, float, Annotated[float, msgspec.Meta(ge=0)], Annotated[float, msgspec.Meta(ge=0)]]
+    score: Annotated[float, msgspec.Meta(ge=0, le=1 + ABOVE_ONE)] = 1.0
+
+    @property
+    def corners(self) -> tuple[float, float, float, float]:
+        """The box as xyxy."""
+        x, y, width, height = self.bbox
+        return x, y, x + width, y + height
+
+
+class CocoCategory(msgspec.Struct):
+    """A class name by its id."""
+
+    id: int
+    name: str
+
+
+class CocoImage(msgspec.Struct):
+    """An image's file by its id."""
+
+    id: int | str
+    file_name: str
+    width: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    height: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+    @property
+    def size(self) -> Size:
+        """(width, height), if the file has both."""
+        return None if self.width is None or self.height is None else (self.width, self.height)
+
+
+def from_coco_results(
+    records: Any,
+    categories: Any,
+    vocabulary: Vocabulary,
+    *,
+    images: Any = None,
+    mapping: NameMapping = None,
+    unknown: UnknownPolicy = "drop",
+) -> dict[str, Detections]:
+    """Convert COCO's results, {image_id, category_id, bbox [x, y, width, height], score} each, by image.
+
+    `categories` and `images` are COCO's lists, or the content of a COCO file that has them. With images, keys are file
+    names, and images without results are there, empty; without, keys are ids.
+    """
+    reader = LabelReader(vocabulary, mapping, unknown)
+    detections = {image.image: image for image in coco_images(records, categories, reader, images)}
+    warn_dropped("COCO results", reader.dropped, unknown)
+    return detections
+
+
+def coco_images(records: Any, categories: Any, reader: LabelReader, images: Any = None) -> Iterator[Detections]:
+    """The images of COCO results, in the order of the list of images, else of the results."""
+    if isinstance(records, Mapping):  # a whole COCO file has all three
+        categories = records if categories is None else categories
+        images = records if images is None else images
+        records = records.get("annotations")
+    results = _convert(records, list[CocoResult], "results")
+    label_map = LabelMap.match(_category_names(categories), reader.vocabulary, reader.mapping)
+    frames = _frames(categories if images is None else images)
+    rows: dict[Any, list[CocoResult]] = {key: [] for key in frames or ()}
+    for at, result in enumerate(results):
+        if frames is not None and result.image_id not in frames:
+            raise PolyadicError(f"COCO results[{at}]: image_id {result.image_id!r} is not in the list of images")
+        rows.setdefault(result.image_id, []).append(result)
+    for key, some in rows.items():
+        name, size = (str(key), None) if frames is None else (frames[key].file_name, frames[key].size)
+        boxes = np.array([result.corners for result in some]).reshape(-1, 4)
+        scores = np.array([min(result.score, 1.0) for result in some])
+        labels = [result.category_id for result in some]
+        mapped = apply(label_map, labels, reader.unknown, f"COCO results, image {name}")
+        reader.dropped.update(mapped.unknown)
+        yield Detections(name, boxes[mapped.rows], mapped.labels, scores[mapped.rows], size)
+
+
+def _category_names(source: Any) -> Mapping[int, str]:
+    """Names by id, of a COCO file's content, its list of categories, or such a mapping itself."""
+    listed = source.get("categories", source) if isinstance(source, Mapping) else source
+    if isinstance(listed, Mapping):
+        return {int(key): str(name) for key, name in listed.items()}
+    return {category.id: category.name for category in _convert(listed, list[CocoCategory], "categories")}
+
+
+def _frames(source: Any) -> dict[Any, CocoImage] | None:
+    """Images by id, if there is a list of them."""
+    listed = source.get("images") if isinstance(source, Mapping) else source
+    if not isinstance(listed, list | tuple) or (listed and "file_name" not in listed[0]):
+        return None
+    images = _convert(listed, list[CocoImage], "images")
+    frames = {image.id: image for image in images}
+    if len(frames) < len(images) or len({image.file_name for image in images}) < len(images):
+        raise PolyadicError("COCO images: an id or file_name occurs twice")
+    return frames
+
+
+def _convert(value: Any, kind: Any, what: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise PolyadicError(f"COCO {what}: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,19 +13,20 @@ from jaxtyping import Bool, Float, Int
 from polyadic.structures.images import Photo
 from polyadic.structures.labels import (
     UNKNOWN,
-    Choice,
     LabelMap,
-    Mapped,
-    Matcher,
-    Own,
+    MappedLabels,
+    NameMapping,
+    NameMatcher,
+    UnknownPolicy,
+    map_names,
     read_mapping,
-    sort_out,
-    warn_of_dropped,
+    warn_dropped,
 )
 from polyadic.structures.scenes import check_boxes, check_lengths, equal, freeze, scale_boxes
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 Size: TypeAlias = tuple[float, float] | None  # (width, height)
+ABOVE_ONE = 1e-5  # a softmax in float32 may round up to this
 OVERSHOOT = 1.05  # boxes may reach this far beyond a photo before they count as those of another frame
 
 
@@ -33,8 +34,8 @@ OVERSHOOT = 1.05  # boxes may reach this far beyond a photo before they count as
 class Detections:
     """A detector's boxes of one image.
 
-    `from_...` take the output of other people's detectors. There, classes are matched with the vocabulary's objects by
-    name; `mapping` (names to names, or a JSON or TOML file of them) tells what names do not. Boxes of other classes are
+    The `from_...` constructors take the output of other detectors. They match its class names with the vocabulary's
+    objects; `mapping` (names to names, or a JSON or TOML file of them) covers the rest. Boxes of other classes are
     dropped with a warning, or kept as UNKNOWN.
 
     `size` is the frame of the boxes, (width, height). None means the frame of whatever the boxes are matched with:
@@ -48,7 +49,8 @@ class Detections:
     labels: Int[np.ndarray, " N"]  # of the vocabulary's objects, or UNKNOWN
     scores: Float[np.ndarray, " N"]  # P(label | box), in [0, 1]
     size: tuple[float, float] | None = None  # None: see above
-    distribution: Float[np.ndarray, "N C"] | None = None  # P(class | box) of all classes, where the detector tells it
+    _: KW_ONLY
+    distribution: Float[np.ndarray, "N C"] | None = None  # P(class | box) of all classes, where the detector gives it
 
     def __post_init__(self) -> None:
         where = f"Detections of {self.image}"
@@ -80,7 +82,7 @@ class Detections:
         return len(self.boxes)
 
     def take(self, rows: Bool[np.ndarray, " N"] | Int[np.ndarray, " M"]) -> Detections:
-        """Some of the boxes, by index or by mask."""
+        """Select boxes by index or by mask."""
         distribution = None if self.distribution is None else self.distribution[rows]
         return replace(
             self,
@@ -128,18 +130,30 @@ class Detections:
         vocabulary: Vocabulary,
         image: str = "image",
         size: Size = None,
-        mapping: Own = None,
-        unknown: Choice = "drop",
+        mapping: NameMapping = None,
+        unknown: UnknownPolicy = "drop",
     ) -> Detections:
-        """Lists, arrays or tensors: boxes [N, 4]; N labels, names or indices of the vocabulary; N scores, by default 1.
+        """Take lists, arrays or tensors: boxes [N, 4]; N labels, names or indices of the vocabulary; N scores, or 1.
 
         >>> names = Vocabulary(objects=("person", "horse"), predicates=("ride",))
         >>> Detections.from_arrays([[10, 20, 50, 90], [5, 40, 80, 99]], ["Person", "horses"], vocabulary=names).labels
         array([0, 1])
         """
-        # merged
-
-        return from_arrays(boxes, labels, scores, vocabulary, image, size, mapping, unknown)
+        given = _array(labels, f"{image}: labels")
+        if given.size and given.dtype.kind not in "UO":
+            if mapping is not None:
+                raise PolyadicError(f"{image}: a mapping is for names, but labels are numbers ({given.dtype})")
+            numbers = _integers(given, image)
+            wrong = (numbers < UNKNOWN) | (numbers >= len(vocabulary.objects))
+            if wrong.any():
+                last = len(vocabulary.objects) - 1
+                raise PolyadicError(f"{image}: labels are names, or indices from 0 to {last}, got {numbers[wrong][0]}")
+            names = ["" if label == UNKNOWN else vocabulary.objects[label] for label in numbers]
+        else:
+            names = _strings(given, image)
+        mapped = map_names(names, NameMatcher(vocabulary, read_mapping(mapping)), unknown)
+        warn_dropped(image, mapped.unknown, unknown)
+        return assemble(image, boxes, scores, mapped=mapped, count=len(names), size=size)
 
     @classmethod
     def from_torchvision(
@@ -150,33 +164,32 @@ class Detections:
         *,
         image: str = "image",
         size: Size = None,
-        mapping: Own = None,
-        unknown: Choice = "drop",
+        mapping: NameMapping = None,
+        unknown: UnknownPolicy = "drop",
     ) -> Detections:
-        """One image's dict of boxes, labels, scores; `names` are `weights.meta["categories"]`."""
-        # merged
-
-        return from_torchvision(output, names, vocabulary, image, size, mapping, unknown)
+        """Take one image's dict of boxes, labels, scores; `names` are `weights.meta["categories"]`."""
+        label_map = LabelMap.match(names, vocabulary, mapping)
+        return _from_dict(output, label_map, unknown, image=image, size=size)
 
     @classmethod
-    def from_coco_results(
+    def from_transformers(
         cls,
-        records: Any,
-        categories: Any,
+        output: Any,
+        id2label: Mapping[int, str],
         vocabulary: Vocabulary,
         *,
-        images: Any = None,
-        mapping: Own = None,
-        unknown: Choice = "drop",
-    ) -> dict[str, Detections]:
-        """COCO's results, a list or a file of {image_id, category_id, bbox [x, y, width, height], score}, by image.
+        image: str = "image",
+        size: Size = None,
+        mapping: NameMapping = None,
+        unknown: UnknownPolicy = "drop",
+    ) -> Detections:
+        """Take one image's dict of `post_process_object_detection`; `id2label` is the model's, `model.config.id2label`.
 
-        `categories` and `images` are COCO's lists, or a COCO file (or its content) that has them. With images, keys
-        are their file names, and those without results are there, empty; without, keys are ids.
+        Boxes are in pixels of the `target_sizes` given there, (height, width) each.
         """
-        from polyadic.structures import coco_results
-
-        return coco_results.from_coco_results(records, categories, vocabulary, images, mapping, unknown)
+        names = {int(label): name for label, name in id2label.items()}
+        label_map = LabelMap.match(names, vocabulary, mapping)
+        return _from_dict(output, label_map, unknown, image=image, size=size)
 
     @classmethod
     def from_supervision(
@@ -187,13 +200,22 @@ class Detections:
         *,
         image: str = "image",
         size: Size = None,
-        mapping: Own = None,
-        unknown: Choice = "drop",
+        mapping: NameMapping = None,
+        unknown: UnknownPolicy = "drop",
     ) -> Detections:
-        """A `supervision.Detections`; `names` of its class_id where it has no data["class_name"]."""
-        # merged
-
-        return from_supervision(detections, vocabulary, names, image, size, mapping, unknown)
+        """Take a `supervision.Detections`; `names` of its class_id where it has no data["class_name"]."""
+        boxes = _attribute(detections, "xyxy", image, "supervision.Detections")
+        class_names = (getattr(detections, "data", None) or {}).get("class_name")
+        if class_names is not None:
+            strings = _strings(_array(class_names, f"{image}: class_name"), image)
+            mapped, count = map_names(strings, NameMatcher(vocabulary, read_mapping(mapping)), unknown), len(strings)
+        elif detections.class_id is not None and (names is not None or len(detections.class_id) == 0):
+            label_map = LabelMap.match(vocabulary.objects if names is None else names, vocabulary, mapping)
+            mapped, count = apply(label_map, detections.class_id, unknown, image), len(detections.class_id)
+        else:
+            raise PolyadicError(f'{image}: expected data["class_name"], or class_id with names=[...]')
+        warn_dropped(image, mapped.unknown, unknown)
+        return assemble(image, boxes, detections.confidence, mapped=mapped, count=count, size=size)
 
     @classmethod
     def from_ultralytics(
@@ -203,13 +225,18 @@ class Detections:
         *,
         image: str | None = None,
         size: Size = None,
-        mapping: Own = None,
-        unknown: Choice = "drop",
+        mapping: NameMapping = None,
+        unknown: UnknownPolicy = "drop",
     ) -> Detections:
-        """One image's `Results`; it knows its names, its size and the name of its file."""
-        # merged
-
-        return from_ultralytics(result, vocabulary, image, size, mapping, unknown)
+        """Take one image's `Results`, which has its class names, its size and the name of its file."""
+        boxes = _attribute(result, "boxes", image or "image", "ultralytics' Results: one image's, result[0],")
+        name = image or Path(str(getattr(result, "path", "") or "image")).name
+        if boxes is None:
+            raise PolyadicError(f"{name}: the result has no boxes; use a detection model")
+        height, width = result.orig_shape
+        mapped = apply(LabelMap.match(result.names, vocabulary, mapping), boxes.cls, unknown, name)
+        warn_dropped(name, mapped.unknown, unknown)
+        return assemble(name, boxes.xyxy, boxes.conf, mapped=mapped, count=len(boxes.cls), size=size or (width, height))
 
     def __eq__(self, other: object) -> bool:
         return equal(self, other)
@@ -217,97 +244,25 @@ class Detections:
     __hash__ = None  # type: ignore[assignment]
 
 
-ABOVE_ONE = 1e-5  # a softmax in float32 may round up to that
-_STACK = 3  # from a warning up to the caller of `Detections.from_...`
-
-
-def from_arrays(
-    boxes: Any, labels: Any, scores: Any, vocabulary: Vocabulary, image: str, size: Size, mapping: Own, unknown: Choice
-) -> Detections:
-    given = _array(labels, f"{image}: labels")
-    if given.size and given.dtype.kind not in "UO":
-        if mapping is not None:
-            raise PolyadicError(f"{image}: a mapping is for names, but labels are numbers ({given.dtype})")
-        numbers = _whole(given, image)
-        wrong = (numbers < UNKNOWN) | (numbers >= len(vocabulary.objects))
-        if wrong.any():
-            most = len(vocabulary.objects) - 1
-            raise PolyadicError(f"{image}: labels are names, or indices from 0 to {most}, got {numbers[wrong][0]}")
-        named = ["" if label == UNKNOWN else vocabulary.objects[label] for label in numbers]
-    else:
-        named = _names(given, image)
-    mapped = sort_out(named, Matcher(vocabulary, read_mapping(mapping)), unknown)
-    warn_of_dropped(image, mapped.unknown, unknown, _STACK)
-    return assemble(image, boxes, scores, mapped, len(named), size)
-
-
-def from_torchvision(
-    output: Any, names: Any, vocabulary: Vocabulary, image: str, size: Size, mapping: Own, unknown: Choice
-) -> Detections:
-    if not isinstance(output, Mapping):
-        cure = "; it is one per image: give output[0]" if isinstance(output, list | tuple) else ""
-        raise PolyadicError(f"{image}: expected a dict of boxes, labels, scores, got a {type(output).__name__}{cure}")
-    missing = next((key for key in ("boxes", "labels", "scores") if key not in output), None)
-    if missing:
-        raise PolyadicError(f"{image}: no {missing!r} in the output, which has {', '.join(map(str, output)) or 'none'}")
-    numbers = _whole(_array(output["labels"], f"{image}: labels"), image)
-    mapped = apply(LabelMap.match(names, vocabulary, mapping), numbers, unknown, image)
-    warn_of_dropped(image, mapped.unknown, unknown, _STACK)
-    return assemble(image, output["boxes"], output["scores"], mapped, len(numbers), size)
-
-
-def from_supervision(
-    detections: Any, vocabulary: Vocabulary, names: Any, image: str, size: Size, mapping: Own, unknown: Choice
-) -> Detections:
-    boxes = _attribute(detections, "xyxy", image, "supervision.Detections")
-    named = (getattr(detections, "data", None) or {}).get("class_name")
-    if named is not None:
-        each = _names(_array(named, f"{image}: class_name"), image)
-        mapped, count = sort_out(each, Matcher(vocabulary, read_mapping(mapping)), unknown), len(each)
-    elif detections.class_id is not None and (names is not None or len(detections.class_id) == 0):
-        numbers = _whole(_array(detections.class_id, f"{image}: class_id"), image)
-        label_map = LabelMap.match(vocabulary.objects if names is None else names, vocabulary, mapping)
-        mapped, count = apply(label_map, numbers, unknown, image), len(numbers)
-    else:
-        raise PolyadicError(f'{image}: neither data["class_name"] nor class_id with names=[...] says the classes')
-    warn_of_dropped(image, mapped.unknown, unknown, _STACK)
-    return assemble(image, boxes, detections.confidence, mapped, count, size)
-
-
-def from_ultralytics(
-    result: Any, vocabulary: Vocabulary, image: str | None, size: Size, mapping: Own, unknown: Choice
-) -> Detections:
-    boxes = _attribute(result, "boxes", image or "image", "ultralytics' Results: one image's, result[0],")
-    name = image or Path(str(getattr(result, "path", "") or "image")).name
-    if boxes is None:
-        raise PolyadicError(
-            f"{name}: the result has no boxes: use a model that detects (no classes, masks or obb alone)"
-        )
-    numbers = _whole(_array(boxes.cls, f"{name}: boxes.cls"), name)
-    height, width = result.orig_shape
-    mapped = apply(LabelMap.match(result.names, vocabulary, mapping), numbers, unknown, name)
-    warn_of_dropped(name, mapped.unknown, unknown, _STACK)
-    return assemble(name, boxes.xyxy, boxes.conf, mapped, len(numbers), size or (width, height))
-
-
-def assemble(image: str, boxes: Any, scores: Any, mapped: Mapped, count: int, size: Any) -> Detections:
-    """The boxes that stay of `count`, all of which are checked."""
-    corners = _numbers(boxes, f"{image}: boxes")
-    sure = np.ones(count) if scores is None else _numbers(scores, f"{image}: scores")
-    if corners.shape[:1] != (count,) or sure.shape != (count,):
-        shapes = f"boxes {list(corners.shape)}, labels [{count}], scores {list(sure.shape)}"
+def assemble(image: str, boxes: Any, scores: Any, *, mapped: MappedLabels, count: int, size: Any) -> Detections:
+    """Check all `count` boxes and select those that stay."""
+    corners = _floats(boxes, f"{image}: boxes")
+    confidences = np.ones(count) if scores is None else _floats(scores, f"{image}: scores")
+    if corners.shape[:1] != (count,) or confidences.shape != (count,):
+        shapes = f"boxes {list(corners.shape)}, labels [{count}], scores {list(confidences.shape)}"
         raise PolyadicError(f"{image}: expected boxes [n, 4], labels [n] and scores [n], got {shapes}")
-    whole = Detections(
+    everything = Detections(
         image,
         corners if corners.size else np.zeros((0, 4)),
         np.zeros(count, np.int64),
-        np.where((sure > 1) & (sure <= 1 + ABOVE_ONE), 1.0, sure),
+        np.where((confidences > 1) & (confidences <= 1 + ABOVE_ONE), 1.0, confidences),
         check_frame(size, image),
     )
-    return Detections(image, whole.boxes[mapped.rows], mapped.labels, whole.scores[mapped.rows], whole.size)
+    return replace(everything.take(mapped.rows), labels=mapped.labels)
 
 
 def check_frame(size: Any, where: str) -> Size:
+    """Convert (width, height) to floats above 0."""
     if size is None:
         return None
     try:
@@ -319,27 +274,48 @@ def check_frame(size: Any, where: str) -> Size:
     return width, height
 
 
+def apply(label_map: LabelMap, labels: Any, unknown: UnknownPolicy, image: str) -> MappedLabels:
+    """`LabelMap.apply` with the image's name in errors; `labels` may be a tensor, or floats."""
+    try:
+        return label_map.apply(_integers(_array(labels, "labels"), image), unknown)
+    except PolyadicError as error:
+        text = str(error)
+        raise PolyadicError(text if text.startswith(image) else f"{image}: {text}") from error
+
+
+def _from_dict(output: Any, label_map: LabelMap, unknown: UnknownPolicy, *, image: str, size: Size) -> Detections:
+    """Take a dict of boxes, labels, scores."""
+    if not isinstance(output, Mapping):
+        hint = "; give one image's, output[0]" if isinstance(output, list | tuple) else ""
+        raise PolyadicError(f"{image}: expected a dict of boxes, labels, scores, got a {type(output).__name__}{hint}")
+    missing = next((key for key in ("boxes", "labels", "scores") if key not in output), None)
+    if missing:
+        raise PolyadicError(f"{image}: no {missing!r} in the output, which has {', '.join(map(str, output)) or 'none'}")
+    mapped = apply(label_map, output["labels"], unknown, image)
+    warn_dropped(image, mapped.unknown, unknown, stacklevel=3)
+    return assemble(image, output["boxes"], output["scores"], mapped=mapped, count=len(output["labels"]), size=size)
+
+
 def _array(value: Any, where: str) -> np.ndarray:
-    """Of a list, an array, or a tensor wherever it is."""
+    """Convert a list, an array, or a tensor on any device."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = (value.double() if value.is_floating_point() else value).numpy()
     try:
-        array = np.asarray(value)
+        return np.asarray(value)
     except (TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise PolyadicError(f"{where} must be one array ({reason:.80})") from error
-    return array
 
 
-def _numbers(value: Any, where: str) -> Float[np.ndarray, "*X"]:
+def _floats(value: Any, where: str) -> Float[np.ndarray, "*X"]:
     array = _array(value, where)
     if array.dtype.kind not in "iuf":
         raise PolyadicError(f"{where} must be numbers, got {array.dtype} {list(array.shape)}")
     return array.astype(np.float64)
 
 
-def _whole(array: np.ndarray, image: str) -> np.ndarray:
+def _integers(array: np.ndarray, image: str) -> np.ndarray:
     """Labels as whole numbers; some detectors give them as floats."""
     if array.size == 0:
         return np.zeros(0, np.int64)
@@ -348,17 +324,10 @@ def _whole(array: np.ndarray, image: str) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _names(array: np.ndarray, image: str) -> list[str]:
-    if array.size and (array.ndim != 1 or not all(isinstance(each, str) for each in array.tolist())):
+def _strings(array: np.ndarray, image: str) -> list[str]:
+    if array.size and (array.ndim != 1 or not all(isinstance(name, str) for name in array.tolist())):
         raise PolyadicError(f"{image}: expected one class name per box, got {array.tolist()!r:.60}")
-    return [str(each) for each in array.ravel()]
-
-
-def apply(label_map: LabelMap, numbers: Any, unknown: Choice, image: str) -> Mapped:
-    try:
-        return label_map.apply(numbers, unknown)
-    except PolyadicError as error:
-        raise PolyadicError(f"{image}: {error}") from error
+    return [str(name) for name in array.ravel()]
 
 
 def _attribute(value: Any, name: str, image: str, expected: str) -> Any:

@@ -1,7 +1,7 @@
-"""Pictures in RGB, whatever their format and their name say.
+"""Open pictures in RGB; the format is detected from the content, not from the name.
 
 `open_image` gives a dataset's picture as it is stored: its boxes were drawn on those rows and columns. `open_photo`
-gives anybody's picture as a person sees it: turned as its EXIF note says, and no larger in memory than is looked at.
+gives any picture upright, as its EXIF orientation says, and no larger in memory than a network needs.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ if TYPE_CHECKING:
 
 
 MOST = 400_000_000  # pixels that are decoded; a JPEG can be decoded at a fraction of its size
-LARGE = 4096  # px of a photo's longer side that are kept: no network here looks at more
+LARGE = 4096  # px of a photo's longer side that are kept: no network here needs more
+UNNAMED = "image"  # the name of a picture that is not a file
 _SCALABLE = ("L", "LA", "RGB", "RGBA", "CMYK")  # modes whose pixels can be averaged
-UNNAMED = "image"  # of a picture that is no file
+_ORIENTATION = 0x0112  # EXIF tag
 _LIMIT = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
 class Photo:
-    """A picture as a person sees it. Boxes on it are in pixels of `size`; `image` may be a smaller copy."""
+    """An upright picture. Boxes on it are in pixels of `size`; `image` may be a smaller copy."""
 
     name: str
     image: Image  # RGB
     size: tuple[float, float]  # (width, height)
-    orientation: int = 1  # as EXIF counts: how the stored rows and columns were turned
+    orientation: int = 1  # EXIF orientation of the stored rows and columns
 
     @property
     def stored(self) -> tuple[float, float]:
@@ -44,7 +45,7 @@ class Photo:
         return self.size[::-1] if self.orientation >= 5 else self.size
 
     def upright(self, boxes: Float[np.ndarray, "N 4"]) -> Float[np.ndarray, "N 4"]:
-        """Boxes on the stored rows and columns, as a detector gives them that reads no EXIF, on the picture seen."""
+        """Turn boxes found on the stored rows and columns, by a detector that ignores EXIF, with the picture."""
         width, height = self.stored
         x1, y1, x2, y2 = boxes.T
         if self.orientation in (2, 3, 7, 8):
@@ -57,17 +58,17 @@ class Photo:
 
 
 def open_image(path: Path) -> Image:
-    """The picture in RGB, by content and not by name, its rows and columns as stored; of an animation frame one."""
+    """Open a picture in RGB, rows and columns as stored; the first frame of an animation."""
     with _readable(path), _opened(path) as image:
         _check_size(image, path)
         return to_rgb(image)
 
 
 def open_photo(source: Any, name: str | None = None) -> Photo:
-    """A path, a PIL image, an array [H, W], [H, W, 3] or [H, W, 4], or a tensor [3, H, W].
+    """Open a path, a PIL image, an array [H, W], [H, W, 3] or [H, W, 4], or a tensor [3, H, W].
 
-    A file is turned as its EXIF note says; a PIL image is taken as it is. Numbers of arrays and tensors are bytes, or
-    floats from 0 to 1.
+    A file is turned upright as its EXIF says; a PIL image is taken as it is. Arrays and tensors hold bytes, or floats
+    from 0 to 1.
     """
     from PIL.Image import Image, fromarray
 
@@ -76,7 +77,7 @@ def open_photo(source: Any, name: str | None = None) -> Photo:
     if isinstance(source, str | Path):
         return _open_file(Path(source).expanduser(), str(source) if name is None else name)
     if isinstance(source, Image):
-        upright = to_rgb(source)  # as it is: boxes that come with it were found on it
+        upright = to_rgb(source)  # not turned: its boxes were found on it as it is
     elif isinstance(source, np.ndarray) or hasattr(source, "detach"):
         upright = fromarray(_bytes(source))
     else:
@@ -88,7 +89,7 @@ def open_photo(source: Any, name: str | None = None) -> Photo:
 
 
 def path_ends(path: str | Path) -> Iterator[str]:
-    """The names by which a file may be known, the longest first; the last two are its own, with and without suffix.
+    """List the names that a file may have in a dataset, the longest first; the last is without suffix.
 
     >>> list(path_ends("a/b/c.jpg"))
     ['a/b/c.jpg', 'b/c.jpg', 'c.jpg', 'c']
@@ -100,47 +101,37 @@ def path_ends(path: str | Path) -> Iterator[str]:
 
 
 def _open_file(path: Path, name: str) -> Photo:
+    from PIL import ImageOps
+
     with _readable(path), _opened(path) as image:
         width, height = image.size
         times, fraction = max(image.size) / LARGE, None
-        if times >= 2:
-            fraction = image.draft(None, (max(1, int(width / times)), max(1, int(height / times))))  # JPEGs alone can
+        if times >= 2:  # decode at a fraction of the size, which only JPEGs can
+            fraction = image.draft(None, (max(1, int(width / times)), max(1, int(height / times))))
         _check_size(image, path)
-        image.load()  # before its note is asked for: errors of the pixels must be told, those of the note not
+        image.load()  # before EXIF: errors in the pixels must be reported, errors in EXIF must not
         if fraction is None:
             width, height = image.size  # Pillow turns TIFFs itself when it loads them
         orientation = _orientation(image)
-        upright = _turned(_shrunk(image), orientation)
-    seen = (height, width) if orientation >= 5 else (width, height)
-    return Photo(name, upright, (float(seen[0]), float(seen[1])), orientation)
+        upright = _shrunk(image)
+        upright.info = {}  # the file's other EXIF tags may be damaged
+        upright.getexif()[_ORIENTATION] = orientation
+        ImageOps.exif_transpose(upright, in_place=True)
+    size = (height, width) if orientation >= 5 else (width, height)
+    return Photo(name, upright, (float(size[0]), float(size[1])), orientation)
 
 
 def _orientation(image: Image) -> int:
-    """As EXIF counts; 1 where the note is missing or damaged."""
+    """EXIF orientation; 1 where it is missing or damaged."""
     try:
-        note = image.getexif().get(0x0112, 1)
-    except Exception:  # Pillow meets a damaged note with errors of many kinds
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # Pillow raises errors of many kinds on damaged EXIF
         return 1
-    return note if note in range(2, 9) else 1
-
-
-def _turned(image: Image, orientation: int) -> Image:
-    from PIL.Image import Transpose
-
-    turns = {
-        2: Transpose.FLIP_LEFT_RIGHT,
-        3: Transpose.ROTATE_180,
-        4: Transpose.FLIP_TOP_BOTTOM,
-        5: Transpose.TRANSPOSE,
-        6: Transpose.ROTATE_270,
-        7: Transpose.TRANSVERSE,
-        8: Transpose.ROTATE_90,
-    }
-    return image.transpose(turns[orientation]) if orientation in turns else image
+    return orientation if orientation in range(2, 9) else 1
 
 
 def _shrunk(image: Image) -> Image:
-    """In RGB, its longer side at most `LARGE`; made smaller first where that is possible, for it saves memory."""
+    """Shrink to at most `LARGE` and convert to RGB; shrink first where possible, to save memory."""
     if image.mode not in _SCALABLE or "transparency" in image.info:
         image = to_rgb(image)
     image.thumbnail((LARGE, LARGE), reducing_gap=2.0)
@@ -148,7 +139,7 @@ def _shrunk(image: Image) -> Image:
 
 
 def to_rgb(image: Image) -> Image:
-    """Eight bits per colour: deeper pictures are scaled, not cut off; what is transparent becomes white."""
+    """Convert to eight bits per channel: deeper pictures are scaled, not clipped; transparent pixels become white."""
     from PIL import Image as Pillow
 
     image.load()
@@ -161,7 +152,7 @@ def to_rgb(image: Image) -> Image:
 
 
 def _scaled(values: Shaped[np.ndarray, "H W"], deep: bool) -> Shaped[np.ndarray, "H W"]:
-    """To bytes; unless 16 bits are certain (`deep`), from the range that the values seem to have."""
+    """Scale to bytes; unless 16 bits are certain (`deep`), from the range that the values seem to have."""
     values = np.nan_to_num(values.astype(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0).clip(0)
     highest = float(values.max(initial=0.0))
     ranges = (65535.0,) if deep else (1.0, 255.0, 65535.0)
@@ -171,11 +162,11 @@ def _scaled(values: Shaped[np.ndarray, "H W"], deep: bool) -> Shaped[np.ndarray,
 
 
 def _bytes(source: Any) -> np.ndarray:
-    """An array or a tensor as bytes [H, W, 3]."""
+    """Convert an array or a tensor to bytes [H, W, 3]."""
     tensor = hasattr(source, "detach")
     if tensor:
         plain = source.detach().cpu()
-        source = (plain.float() if "bfloat16" in str(plain.dtype) else plain).numpy()  # NumPy has none
+        source = (plain.float() if "bfloat16" in str(plain.dtype) else plain).numpy()  # NumPy has no bfloat16
     array = np.asarray(source)
     shape = list(array.shape)
     if tensor or (array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3, 4)):
@@ -208,7 +199,7 @@ def _bytes(source: Any) -> np.ndarray:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image]:
-    """Without Pillow's limit on pixels, which knows nothing of decoding at a smaller size; ours is `MOST`."""
+    """Open without Pillow's limit on pixels, which ignores decoding at a smaller size; ours is `MOST`."""
     from PIL import Image as Pillow
 
     with _LIMIT:
@@ -224,7 +215,7 @@ def _opened(path: Path) -> Iterator[Image]:
 def _check_size(image: Image, path: Path) -> None:
     if image.width * image.height > MOST:
         raise PolyadicError(
-            f"{path} has {image.width:,} x {image.height:,} pixels, and {MOST:,} are read at most: make it smaller"
+            f"{path} has {image.width:,} x {image.height:,} pixels, more than {MOST:,}: make it smaller"
         )
 
 
@@ -244,17 +235,15 @@ def _readable(path: Path) -> Iterator[None]:
         raise PolyadicError(f"{path} may not be read (permission denied)") from error
     except UnidentifiedImageError as error:
         raise PolyadicError(f"{path} is not a picture that can be read (unknown format)") from error
-    except Exception as error:  # decoders meet damaged files with errors of many kinds
+    except Exception as error:  # decoders raise errors of many kinds on damaged files
         reason = " ".join(str(error).split()) or type(error).__name__
         raise PolyadicError(f"{path} is not a picture that can be read ({reason:.120})") from error
 
 
 def picture_size(path: Path) -> tuple[float, float] | None:
-    """(width, height), or None when the file is not a picture."""
-    from PIL import Image
-
+    """Read (width, height) as stored, or None when the file is not a picture."""
     try:
-        with Image.open(path) as image:
+        with _readable(path), _opened(path) as image:
             return float(image.width), float(image.height)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+    except PolyadicError:
         return None

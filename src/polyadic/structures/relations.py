@@ -146,31 +146,29 @@ class Relations:
         return replace(self, boxes=scale_boxes(self.boxes, self.size, size), size=size)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values: the image, its boxes, and the relations, each with the terms of its score."""
-        if self.labels is None or self.confidences is None or self.log_cp is None or self.size is None:
-            raise PolyadicError(
-                f"Relations of {self.image}: the full record needs labels and confidences of the boxes, their frame "
-                "and the terms of the scores, as RelationModel.predict gives them; write others with write_relations"
-            )
-        terms = {name: np.exp(getattr(self, column)).tolist() for name, column in TERMS.items()}
-        probability = [None] * len(self) if self.probability is None else self.probability.tolist()
-        relations = [
+        """Convert to JSON values: the image, its boxes, and the relations, with the terms of their scores if known."""
+        rows = zip(self.pairs.tolist(), self.names(), self.f_spo.tolist(), strict=True)
+        relations: list[dict[str, Any]] = [
             {
                 "subject": {"box": pair[0], "name": names[0]},
                 "predicate": names[1],
                 "object": {"box": pair[1], "name": names[2]},
-                "probability": probability[at],
+                **({} if self.probability is None else {"probability": float(self.probability[at])}),
                 "score": score,
-                "parts": {name: values[at] for name, values in terms.items()},
             }
-            for at, (pair, names, score) in enumerate(
-                zip(self.pairs.tolist(), self.names(), self.f_spo.tolist(), strict=True)
-            )
+            for at, (pair, names, score) in enumerate(rows)
         ]
-        columns = zip(self.boxes.tolist(), self.labels.tolist(), self.confidences.tolist(), strict=True)
-        boxes = [{"box": box, "label": self._label(label), "score": score} for box, label, score in columns]
-        record = {"image": self.image, "size": list(self.size), "boxes": boxes, "relations": relations}
-        return record if self.given is None else {**record, "given": dict(self.given)}
+        if self.log_cp is not None:
+            terms = {name: np.exp(getattr(self, column)).tolist() for name, column in TERMS.items()}
+            for at, relation in enumerate(relations):
+                relation["parts"] = {name: values[at] for name, values in terms.items()}
+        boxes: list[dict[str, Any]] = [{"box": box} for box in self.boxes.tolist()]
+        if self.labels is not None and self.confidences is not None:
+            for box, label, score in zip(boxes, self.labels.tolist(), self.confidences.tolist(), strict=True):
+                box |= {"label": self._label(label), "score": score}
+        size = {} if self.size is None else {"size": list(self.size)}
+        given = {} if self.given is None else {"given": dict(self.given)}
+        return {"image": self.image, **size, "boxes": boxes, "relations": relations, **given}
 
     def to_json(self, indent: int | None = None) -> str:
         """`to_dict` as text."""
@@ -181,16 +179,20 @@ class Relations:
         from networkx import MultiDiGraph
 
         record, names = self.to_dict(), self.box_names()
-        graph = MultiDiGraph(image=record["image"], size=tuple(record["size"]))
+        graph = MultiDiGraph(image=self.image, size=self.size)
         for relation in record["relations"]:
             ends = relation["subject"]["box"], relation["object"]["box"]
             for at in ends:
                 box = record["boxes"][at]
                 graph.add_node(
-                    at, name=names[at], box=tuple(box["box"]), detected=box["label"], detector_score=box["score"]
+                    at,
+                    name=names[at],
+                    box=tuple(box["box"]),
+                    detected=box.get("label"),
+                    detector_score=box.get("score"),
                 )
             words = {"subject": relation["subject"]["name"], "object": relation["object"]["name"]}
-            numbers = {key: relation[key] for key in ("predicate", "score", "parts")}
+            numbers = {key: relation[key] for key in ("predicate", "score", "parts") if key in relation}
             graph.add_edge(*ends, **numbers, **words)
         return graph
 

@@ -1,0 +1,202 @@
+"""Each detector's output becomes the same `Detections`, or one clear line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polyadic.structures.detections import Detections
+from polyadic.structures.images import Photo
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
+
+NAMES = Vocabulary(objects=("horse", "person", "traffic light"), predicates=("ride",))
+BOXES: list[list[float]] = [[1.5, 2, 30, 40], [-0.5, 4, 700, 9], [5, 6, 7, 8], [1, 1, 2, 2]]
+THEIRS = ["Person", "horses", "zebra", "traffic_light"]
+SCORES = [0.5, 0.25, 0.75, 1.0]
+EXPECTED = Detections(
+    "a.jpg", np.array(BOXES)[[0, 1, 3]], np.array([1, 0, 2]), np.array([0.5, 0.25, 1.0]), size=(640.0, 480.0)
+)
+KEPT = Detections("a.jpg", np.array(BOXES), np.array([1, 0, -1, 2]), np.array(SCORES), size=(640.0, 480.0))
+FRAME: dict[str, Any] = {"image": "a.jpg", "size": (640, 480)}
+
+
+def torchvision(**options: Any) -> Detections:
+    """Labels with holes and a background, as torchvision numbers COCO's."""
+    names = ["__background__", "Person", "N/A", "horses", "N/A", "zebra", "traffic_light"]
+    labels = torch.tensor([1, 3, 5, 6])
+    output = {"boxes": torch.tensor(BOXES, requires_grad=True), "labels": labels, "scores": torch.tensor(SCORES)}
+    return Detections.from_torchvision(output, names, NAMES, **FRAME, **options)
+
+
+def transformers(**options: Any) -> Detections:
+    """One image of `post_process_object_detection`, and the config's names, whose keys are words in config.json."""
+    output = {"scores": torch.tensor(SCORES), "labels": torch.arange(4), "boxes": torch.tensor(BOXES)}
+    id2label: Any = {str(at): name for at, name in enumerate(THEIRS)}
+    return Detections.from_transformers(output, id2label, NAMES, **FRAME, **options)
+
+
+def arrays(**options: Any) -> Detections:
+    return Detections.from_arrays(BOXES, THEIRS, SCORES, vocabulary=NAMES, **FRAME, **options)
+
+
+def supervision(data: dict[str, Any] | None = None, **changes: Any) -> SimpleNamespace:
+    """What of a `supervision.Detections` is read."""
+    fields = {"confidence": np.array(SCORES, np.float32), "class_id": np.array([4, 3, 2, 0])}
+    return SimpleNamespace(**({"xyxy": np.array(BOXES, np.float32), "data": data or {}} | fields | changes))
+
+
+def supervision_by_name(**options: Any) -> Detections:
+    return Detections.from_supervision(supervision({"class_name": np.array(THEIRS)}), NAMES, **FRAME, **options)
+
+
+def supervision_by_number(**options: Any) -> Detections:
+    names = ["traffic_light", "cow", "zebra", "horses", "Person"]
+    return Detections.from_supervision(supervision(), NAMES, names, **FRAME, **options)
+
+
+def result(**changes: Any) -> SimpleNamespace:
+    """What of an ultralytics `Results` is read: whole numbers are floats, the shape is (height, width)."""
+    boxes = SimpleNamespace(xyxy=torch.tensor(BOXES), conf=torch.tensor(SCORES), cls=torch.tensor([0.0, 1.0, 2.0, 3.0]))
+    names = dict(enumerate(THEIRS))
+    return SimpleNamespace(**({"boxes": boxes, "names": names, "orig_shape": (480, 640), "path": "/x/a.jpg"} | changes))
+
+
+def ultralytics(**options: Any) -> Detections:
+    return Detections.from_ultralytics(result(), NAMES, **options)
+
+
+CONSTRUCTORS = [torchvision, transformers, arrays, supervision_by_name, supervision_by_number, ultralytics]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("construct", CONSTRUCTORS)
+def test_every_constructor_gives_the_same_and_warns_once_of_dropped_boxes(construct: Any) -> None:
+    with pytest.warns(PolyadicWarning) as warned:
+        assert construct() == EXPECTED
+    assert len(warned) == 1
+    assert str(warned[0].message).startswith("a.jpg: dropped 1 box of classes that the vocabulary lacks: zebra (1);")
+    assert construct(unknown="keep") == KEPT
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("construct", CONSTRUCTORS)
+def test_a_mapping_overrides_names_and_may_be_a_file(construct: Any, tmp_path: Path) -> None:
+    file = tmp_path / "mapping.json"
+    file.write_text(json.dumps({"zebra": "horse", "Person": ""}))
+    for mapping in ({"zebra": "horse", "Person": None}, file):
+        mapped = construct(mapping=mapping)
+        assert mapped.labels.tolist() == [0, 0, 2]
+        assert mapped.boxes.tolist() == BOXES[1:]
+
+
+def test_the_warning_points_at_the_line_of_the_caller(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "from polyadic import Detections, Vocabulary\n"
+        "names = Vocabulary(['a'], ['on'])\n"
+        "Detections.from_arrays([[0, 0, 1, 1]], ['b'], vocabulary=names)\n"
+        "Detections.from_torchvision({'boxes': [[0, 0, 1, 1]], 'labels': [0], 'scores': [1]}, ['b'], names)\n"
+    )
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stderr
+    for line in (3, 4):
+        assert f"mine.py:{line}: PolyadicWarning: image: dropped 1 box" in said
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_tensors_may_have_any_precision_and_scores_may_round_above_one(dtype: torch.dtype) -> None:
+    boxes = torch.tensor([[1.0, 2, 3, 4]], dtype=dtype)
+    made = Detections.from_arrays(boxes, torch.tensor([2]), np.array([1 + 1e-6]), vocabulary=NAMES)
+    assert made == Detections("image", np.array([[1.0, 2, 3, 4]]), np.array([2]), np.array([1.0]))
+
+
+def test_labels_may_be_indices_of_the_vocabulary_and_scores_default_to_one() -> None:
+    for labels in ([2, 0], np.array([2, 0], np.uint8), np.array([2.0, 0.0])):
+        made = Detections.from_arrays(BOXES[:2], labels, vocabulary=NAMES)
+        assert (made.labels.tolist(), made.scores.tolist(), made.size) == ([2, 0], [1, 1], None)
+    with pytest.warns(PolyadicWarning, match=r"dropped 1 box .*: unnamed \(1\)"):
+        assert len(Detections.from_arrays(BOXES[:2], [2, -1], vocabulary=NAMES)) == 1
+
+
+def test_no_boxes_are_no_error() -> None:
+    none = Detections("image", np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0))
+    assert Detections.from_arrays([], [], [], vocabulary=NAMES) == none
+    empty = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64), "scores": torch.zeros(0)}
+    assert Detections.from_torchvision(empty, ["person"], NAMES) == none
+    nothing = supervision(xyxy=np.zeros((0, 4)), class_id=np.zeros(0, int), confidence=np.zeros(0))
+    assert Detections.from_supervision(nothing, NAMES) == none
+
+
+def test_boxes_are_clipped_to_the_image_on_request() -> None:
+    assert EXPECTED.inside((640.0, 480.0)).boxes.tolist() == [[1.5, 2, 30, 40], [0, 4, 640, 9], [1, 1, 2, 2]]
+
+
+def test_boxes_without_size_are_in_the_frame_they_are_matched_with() -> None:
+    image: Any = None
+    photo = Photo("a.jpg", image, (100.0, 50.0), orientation=6)
+    unsized = Detections("a.jpg", np.array([[10.0, 10, 102, 40]]), np.array([0]), np.ones(1))
+    assert unsized.on_photo(photo).boxes.tolist() == unsized.boxes.tolist()
+    assert unsized.in_frame((200.0, 100.0)).boxes.tolist() == unsized.boxes.tolist()
+    assert unsized.in_frame((200.0, 100.0)).on_photo(photo).boxes.tolist() == [[5, 5, 51, 20]]
+    assert unsized.in_frame((50.0, 100.0)).on_photo(photo) == Detections(
+        "a.jpg", photo.upright(unsized.boxes), np.array([0]), np.ones(1), photo.size
+    )
+    with pytest.raises(PolyadicError, match="boxes reach 102 x 40 pixels, but the photo has 90 x 50; give the frame"):
+        unsized.on_photo(Photo("a.jpg", image, (90.0, 50.0)))
+
+
+def of_arrays(boxes: Any = BOXES[:1], labels: Any = ("person",), scores: Any = None, **options: Any) -> Any:
+    return lambda: Detections.from_arrays(boxes, labels, scores, vocabulary=NAMES, **options)
+
+
+def of_torchvision(**changes: Any) -> Any:
+    output = {"boxes": torch.tensor(BOXES), "labels": torch.ones(4, dtype=torch.int64), "scores": torch.ones(4)}
+    return lambda: Detections.from_torchvision(output | changes, ["", "person"], NAMES)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "boxes of three": (of_arrays([[1, 2, 3]]), "boxes must be [n, 4], got [1, 3]"),
+    "ragged": (of_arrays([[1, 2, 3, 4], [1]], ["person"] * 2), "boxes must be one array"),
+    "words": (of_arrays([["a", "b", "c", "d"]]), "boxes must be numbers"),
+    "inside out": (of_arrays([[9, 2, 3, 4]]), "box 0 must be finite"),
+    "more boxes": (of_arrays(BOXES), "got boxes [4, 4], labels [1], scores [1]"),
+    "one number": (of_arrays(3.0), "got boxes [], labels [1]"),
+    "score": (of_arrays(scores=[1.2]), "score 0 must lie in [0, 1], got 1.2"),
+    "score nan": (of_arrays(scores=[np.nan]), "score 0 must lie in [0, 1], got nan"),
+    "index": (of_arrays(labels=[3]), "indices from 0 to 2, got 3"),
+    "half": (of_arrays(labels=[0.5]), "labels must be whole numbers"),
+    "none": (of_arrays(labels=[None]), "expected one class name per box"),
+    "mapped numbers": (of_arrays(labels=[1], mapping={"a": "person"}), "a mapping is for names"),
+    "size": (of_arrays(size=(0, 5)), "size must be (width, height)"),
+    "size of three": (of_arrays(size=(1, 2, 3)), "size must be (width, height)"),
+    "policy": (of_arrays(unknown="forget"), "expected 'drop' or 'keep'"),
+    "batch": (lambda: Detections.from_torchvision([{}], ["person"], NAMES), "output[0]"),
+    "no scores": (
+        lambda: Detections.from_torchvision({"boxes": [], "labels": []}, ["person"], NAMES),
+        "no 'scores' in the output",
+    ),
+    "no name": (of_torchvision(labels=torch.tensor([1, 1, 7, 1])), "image: label 7 has no name"),
+    "two axes": (of_torchvision(labels=torch.ones(4, 1)), "labels must be whole numbers"),
+    "no supervision": (lambda: Detections.from_supervision([], NAMES), "expected supervision.Detections"),
+    "no classes": (lambda: Detections.from_supervision(supervision(), NAMES), "class_id with names=[...]"),
+    "no class id": (lambda: Detections.from_supervision(supervision(class_id=None), NAMES, ["person"]), "class_name"),
+    "a list of results": (lambda: Detections.from_ultralytics([result()], NAMES), "result[0]"),
+    "no detector": (lambda: Detections.from_ultralytics(result(boxes=None), NAMES), "a.jpg: the result has no boxes"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BAD))
+@pytest.mark.usefixtures("unchecked")
+def test_unusable_input_is_refused_in_one_line(case: str) -> None:
+    make, message = BAD[case]
+    with pytest.raises(PolyadicError) as error:
+        make()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -28,7 +28,7 @@ from ranking import TOP, best_dense, dense_prior, flat_index, seconds
 
 from polyadic.config.schema import StageConfig
 from polyadic.cp import CPTensor
-from polyadic.experiments.runs import Run, open_run
+from polyadic.experiments.runs import OpenRun, open_run
 from polyadic.model.features import PairInputs
 from polyadic.model.scoring import PairScores
 from polyadic.prior import TripletPrior
@@ -45,7 +45,7 @@ def clock() -> float:
     return time.perf_counter()
 
 
-def learning(run: Run, examples: list[Example], inputs: list[PairInputs]) -> float:
+def learning(run: OpenRun, examples: list[Example], inputs: list[PairInputs]) -> float:
     """Seconds per image: the median over batches."""
     model = run.model.train()
     parameters = [*model.features.parameters(), *model.head.parameters()]
@@ -67,7 +67,7 @@ def learning(run: Run, examples: list[Example], inputs: list[PairInputs]) -> flo
     return statistics.median(times)
 
 
-def inference(run: Run, count: int) -> tuple[dict[str, float], list[PairScores]]:
+def inference(run: OpenRun, count: int) -> tuple[dict[str, float], list[PairScores]]:
     """Median seconds per image of each part, and the scores of all pairs."""
     parts: dict[str, list[float]] = {"features": [], "heads": [], "ranking": []}
     kept = []
@@ -103,7 +103,7 @@ def against_dense(kept: list[PairScores], prior: TripletPrior) -> tuple[list[flo
     return ratios, statistics.mean(same)
 
 
-def opened(folder: Path, split: str, root: Path) -> Run:
+def opened(folder: Path, split: str, root: Path) -> OpenRun:
     """Whose features are computed, never read from a cache."""
     run = open_run(folder, split, root=root)
     if run.regions is None:

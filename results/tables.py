@@ -8,17 +8,16 @@ from __future__ import annotations
 import csv
 import math
 import re
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from polyadic.config import PRESETS
-from polyadic.experiments import boxes_rows
-from polyadic.experiments.ablation import Ablation
-from polyadic.experiments.ablation_scores import ALL, MODEL, PHRASES, PREDICATES
-from polyadic.experiments.table4 import Cell, Line, read_rows, table4
-from polyadic.experiments.vrd_ablation import OURS
+from polyadic.experiments.results import Cell, Line, read_rows, select
+from polyadic.experiments.table1 import FIXED, recall_cells, shares
+from polyadic.experiments.table1 import headline as headline_lines
+from polyadic.experiments.table1 import ingredients as ingredient_lines
+from polyadic.experiments.table4 import ALL, MODEL, OURS, PHRASES, PREDICATES, Ablation, table4
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "docs/vrd.md", "src/polyadic/pretrained/vrd-boxes/CARD.md")
@@ -33,20 +32,14 @@ _LABELS = {
 }
 
 
-def headline() -> str:
-    """Relationship and phrase detection, all truths."""
-    lines = boxes_rows.headline(boxes_rows.read(BOXES)[0], "vrd")
-    return _recalls([line for line in lines if line.label != "the paper, better proposals"])
-
-
 def in_short() -> str:
     """Ours beside the paper's: detection on Lu's boxes, classification of true ones."""
-    lines = {line.label: line for line in boxes_rows.headline(boxes_rows.read(BOXES)[0], "vrd")}
+    lines = {line.label: line for line in headline_lines(read_rows(BOXES), "vrd")}
     paper, ours = lines["the paper, Lu's proposals"], lines["cross-fitted"]
     body = [
         [f"{task} detection, k = {k}", _pair(paper, task, k), "", _pair(ours, task, k)]
         for task in ("relationship", "phrase")
-        for k in (1, 10)
+        for k in ("1", "10")
     ]
     pixels = _lines(PHRASES)
     published = _papers(pixels["Rank-5 w/ X_sel & prior"])[1:]
@@ -56,39 +49,44 @@ def in_short() -> str:
     return _table(["R@50 / R@100", "the paper", "its recipe, here", "ours"], body)
 
 
+def headline() -> str:
+    """Relationship and phrase detection, all ground truths."""
+    lines = headline_lines(read_rows(BOXES), "vrd")
+    return _recalls([line for line in lines if line.label != "the paper, better proposals"])
+
+
 def zero_shot() -> str:
-    return _recalls(boxes_rows.headline(boxes_rows.read(BOXES)[0], "vrd", "zero-shot"))
+    return _recalls(headline_lines(read_rows(BOXES), "vrd", subset="zero-shot"))
 
 
 def mean_recall() -> str:
-    lines = boxes_rows.headline(boxes_rows.read(BOXES)[0], "vrd", mean_recall=True)
+    lines = headline_lines(read_rows(BOXES), "vrd", metric="mean_recall")
     return _recalls([line for line in lines if not line.label.startswith("ceiling")])
 
 
 def ingredients() -> str:
     """One ingredient changed at a time: held-out loss, recall on held-out and on test images."""
-    rows, _, losses = boxes_rows.read(BOXES)
-    loss = boxes_rows.held_out_losses(losses)
-    tested = {line.label: line for line in boxes_rows.ingredients(rows, "test")}
+    rows = read_rows(BOXES)
+    tested = {line.label: line for line in ingredient_lines(rows, "test")}
     head = ["", "held-out loss", "held-out k = 10", "test rel. k = 1", "test rel. k = 10", "test phrase k = 10"]
     body = []
-    for line in boxes_rows.ingredients(rows, "validation"):
+    for line in ingredient_lines(rows, "validation"):
         other = tested[line.label]
-        cells = [_one(loss[line.label]) if line.label in loss else "", _pair(line, "relationship", 10)]
-        cells += [_pair(other, "relationship", 1), _pair(other, "relationship", 10), _pair(other, "phrase", 10)]
+        cells = ["" if line.loss is None else _one(line.loss), _pair(line, "relationship", "10")]
+        cells += [_pair(other, *column) for column in (("relationship", "1"), ("relationship", "10"), ("phrase", "10"))]
         body.append([line.label, *cells])
     return _table(head, body)
 
 
 def misses() -> str:
-    """Where the truths go."""
-    fates = boxes_rows.read(BOXES)[1]
+    """Error breakdown of the ground truths."""
+    rows = read_rows(BOXES)
     body = [
-        [f"{fit}, best {top}", *(_one(cell, 1) for cell in boxes_rows.shares(fates, fit, 10, top).values())]
+        [f"{fit}, best {top}", *(_one(share, 1) for share in shares(rows, fit, 10, top).values())]
         for fit in ("plain", "cross-fitted")
         for top in (50, 100)
     ]
-    return _table(["k = 10, percent of the truths", *boxes_rows.shares(fates, "plain", 10, 50)], body)
+    return _table(["k = 10, percent of the truths", *shares(rows, "plain", 10, 50)], body)
 
 
 def speed() -> str:
@@ -142,10 +140,9 @@ def _ablation(task: str) -> str:
 
 def _lines(task: str) -> dict[str, Line]:
     rows = read_rows(PIXELS)
-    ranks, seeds = (
-        tuple(sorted({getattr(row, name) for row in rows if row.what == MODEL})) for name in ("rank", "seed")
-    )
-    return {line.label: line for line in table4(Ablation(PRESETS["vrd-pixels"], ranks, seeds, rows), task)}
+    ranks = tuple(sorted({row.rank for row in select(rows, what=MODEL) if row.rank is not None}))
+    ablation = Ablation({MODEL: PRESETS["vrd-pixels"]}, ranks, (), rows)
+    return {line.label: line for line in table4(ablation, task)}
 
 
 def _bold(label: str) -> str:
@@ -163,22 +160,9 @@ def _papers(line: Line) -> list[str]:
 
 def both_sources() -> str:
     """Pixels and evidence, evidence alone."""
-    with BOTH.open() as file:
-        rows = list(csv.DictReader(file))
-    columns = [(task, k) for task in ("relationship", "phrase") for k in ("1", "10")]
-    body = []
-    for what in dict.fromkeys(row["what"] for row in rows):
-        cells = []
-        for task, k in columns:
-            found = [
-                [float(r["recall"]) for r in rows if (r["what"], r["task"], r["k"], r["N"]) == (what, task, k, n)]
-                for n in ("50", "100")
-            ]
-            cells.append(
-                _both([Cell(statistics.fmean(x), statistics.stdev(x) if len(x) > 1 else math.nan) for x in found])
-            )
-        body.append([what, *cells])
-    return _table(["R@50 / R@100", *(f"{task} k = {k}" for task, k in columns)], body)
+    rows = read_rows(BOTH)
+    whats = dict.fromkeys(row.what for row in rows)
+    return _recalls([Line(what, recall_cells(select(rows, what=what))) for what in whats])
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -195,14 +179,15 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def _recalls(lines: Sequence[boxes_rows.Line]) -> str:
-    columns = [("relationship", 1), ("relationship", 10), ("phrase", 1), ("phrase", 10)]
+def _recalls(lines: Sequence[Line]) -> str:
+    columns = [("relationship", "1"), ("relationship", "10"), ("phrase", "1"), ("phrase", "10")]
     head = ["R@50 / R@100", *(f"{task} k = {k}" for task, k in columns)]
-    return _table(head, [[_LABELS.get(x.label, x.label), *(_pair(x, *column) for column in columns)] for x in lines])
+    body = [[_LABELS.get(line.label, line.label), *(_pair(line, *column) for column in columns)] for line in lines]
+    return _table(head, body)
 
 
-def _pair(line: boxes_rows.Line, task: str, k: int) -> str:
-    return _both([cell for cell, column in zip(line.cells, boxes_rows.COLUMNS, strict=True) if column[:2] == (task, k)])
+def _pair(line: Line, task: str, k: str) -> str:
+    return _both([number for number, column in zip(line.cells, FIXED, strict=True) if column[:2] == (task, k)])
 
 
 def _both(both: Sequence[Cell]) -> str:

@@ -13,8 +13,8 @@ from polyadic.config.schema import Config
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World
 from polyadic.evaluation import Evaluator
-from polyadic.experiments.boxes_scores import protocols_of
-from polyadic.experiments.boxes_table import BoxesTable, boxes_table
+from polyadic.experiments.results import select
+from polyadic.experiments.table1 import BoxesTable, boxes_table, protocols_of
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, Parts
@@ -81,13 +81,18 @@ def make(
     spy: Spy | None = None,
 ) -> BoxesTable:
     with watched(spy or Spy()):
-        return boxes_table(config, proposals, out, seeds, taken_apart)
+        return boxes_table(config, proposals, out, seeds=seeds, ingredients=taken_apart)
 
 
 def numbers_of(found: BoxesTable, **asked: Any) -> Numbers:
     """The rows with such values."""
-    rows = [row for row in found.rows if all(getattr(row, name) == value for name, value in asked.items())]
-    numbers = {(row.task, row.k, row.subset, row.N): (row.recall, row.mean_recall) for row in rows}
+    rows = [row for row in select(found.rows, **asked) if row.recall is not None]
+    numbers: Numbers = {}
+    for row in rows:
+        assert row.N is not None
+        assert row.recall is not None
+        assert row.mean_recall is not None
+        numbers[row.task, int(row.k), row.subset, row.N] = row.recall, row.mean_recall
     assert len(numbers) == len(rows) == 16, "each once"
     return numbers
 

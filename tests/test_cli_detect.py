@@ -51,7 +51,7 @@ def test_training_says_what_it_made_and_what_to_type_next(command: Command, conf
     words = ("--training.epochs=1", "--seed", "4", "--dataset", "toy")
     result = command("detect", "train", "--preset", config, "--out", out, *words)
     assert result.code == 0
-    assert result.out.startswith(f"detector: {out / 'model'}, the best of epoch 1: held-out mAP ")
+    assert result.out.startswith(f"detector: {out / 'model'}, best at epoch 1: held-out mAP ")
     assert result.out.endswith(f"next: polyadic detect run {out} --split train --out proposals.safetensors\n")
     assert "detector 1/1: held-out mAP" in result.err
     kept = load_detector_config(out / "config.json")
@@ -73,7 +73,7 @@ def test_an_interrupted_run_goes_on_by_one_word_to_the_same_weights(
                 break
         rest = job.stderr.read().splitlines()
         assert job.wait(60) == 130
-    assert rest[-1] == f"polyadic: stopped, nothing is lost; continue with: polyadic detect train --resume --out {out}"
+    assert rest[-1] == f"polyadic: stopped, no work is lost; continue with: polyadic detect train --resume --out {out}"
     assert command("detect", "train", "--resume", "--out", out).code == 0
     resumed, straight = (load_file(each / "model" / "model.safetensors") for each in (out, run))
     assert list(resumed) == list(straight)
@@ -84,9 +84,9 @@ def test_a_run_is_never_overwritten_without_the_word(command: Command, config: P
     out = tmp_path / "kept"
     train = ("detect", "train", config, "--out", out, "--training.epochs", "1")
     assert command(*train).code == 0
-    assert "exists already: go on in it with --resume" in command(*train).message
+    assert "exists already: continue it with --resume" in command(*train).message
     assert "was started with seed = 0, not 3" in command(*train, "--resume", "--seed", "3").message
-    assert "give one of them" in command(*train, "--resume", "--overwrite").message
+    assert "mutually exclusive" in command(*train, "--resume", "--overwrite").message
     assert command(*train, "--overwrite", "--seed", "3").code == 0
     assert load_detector_config(out / "config.json").seed == 3
 
@@ -97,15 +97,12 @@ def test_a_run_is_never_overwritten_without_the_word(command: Command, config: P
         (("toy", "--training.rat", "3"), "no config key training.rat; did you mean training.rate?"),
         (("toy", "--preset", "vgg16"), "expected one CONFIG, got toy and --preset vgg16"),
         (("resnet",), "no preset and no file is called resnet; presets: vgg16, resnet50-fpn, mobilenetv3-fpn, toy"),
-        ((), "which CONFIG? A preset (`polyadic detect config` lists them)"),
-        (("toy", "--nms", "1.5"), "nms: expected a number <= 1.0, got 1.5"),
+        ((), "CONFIG is missing: a preset (vgg16, "),
+        (("toy", "--nms", "1.5"), "nms: expected a number"),
         (("toy", "--network", "vgg19"), "network: expected one of vgg16, resnet50-fpn"),
-        (("toy", "--most", "0"), "most: expected a whole number >= 1, got 0"),
+        (("toy", "--most", "0"), "most: expected a whole number >= 1"),
         (("vgg16",), "vrd: where is it? Give its folder with --data"),
-        (
-            ("toy", "--dataset", "vdr"),
-            "data.dataset: expected one of vrd, vg150, vg200, coco, toy (did you mean vrd?), got 'vdr'",
-        ),
+        (("toy", "--dataset", "vdr"), "data.dataset: expected one of vrd, vg150"),
         (("toy", "--resum", "3"), "no option --resum; did you mean --resume?"),
     ],
 )
@@ -132,7 +129,7 @@ def test_a_splits_proposals_are_what_the_detector_finds(command: Command, run: P
     first, precision, ceiling = result.out.splitlines()
     assert first == f"{out}: 5 images, 5.0 boxes per image"
     assert precision.startswith("mAP ")
-    assert ceiling.startswith("relations whose boxes are both found: ")
+    assert ceiling.startswith("relations with both boxes found: ")
     detector = Detector.load(run)
     scenes = World(12, 5).dataset("test")
     stored = list(read_detections(out, VOCABULARY))
@@ -175,16 +172,16 @@ def test_a_file_is_never_overwritten_without_the_word(
     first = command(*words)
     assert first.code == 0
     before = out.read_bytes()
-    assert "exists already: choose another name (--overwrite makes it anew)" in command(*words).message
-    assert command(*words, "--resume").out == first.out, "it is complete: told again"
-    assert "give one of them" in command(*words, "--resume", "--overwrite").message
+    assert "exists: choose another name" in command(*words).message
+    assert command(*words, "--resume").out == first.out, "it is complete: measured again"
+    assert "mutually exclusive" in command(*words, "--resume", "--overwrite").message
     assert command(*words, "--overwrite").code == 0
     assert out.read_bytes() == before
     other = tmp_path / "other.safetensors"
     with pytest.raises(Interrupted), watched(Spy(2, request_stop)):
         detect_split(run, "train", other, batch=2)
     again = ("detect", "run", run, "--out", other)
-    assert "was begun before: --resume goes on with it" in command(*again, "--split", "train").message
+    assert "was begun before: continue it with --resume" in command(*again, "--split", "train").message
     assert "was begun with another split" in command(*again, "--split", "test", "--resume").message
     assert command(*again, "--split", "test", "--overwrite").code == 0
     assert len(list(read_detections(other, VOCABULARY))) == 5
@@ -199,11 +196,11 @@ def test_bad_runs_and_files_are_one_line(command: Command, run: Path, tmp_path: 
     assert "written as .safetensors (with class distributions) or .jsonl" in told(run, "--out", tmp_path / "a.txt")
     assert "no folder" in told(run, "--out", tmp_path / "none" / "a.jsonl")
     assert "no dataset is called 'vdr'" in told(run, "--out", out, "--dataset", "vdr")
-    assert "toy is drawn and takes no root" in told(run, "--out", out, "--data", tmp_path)
+    assert "takes no folder" in told(run, "--out", out, "--data", tmp_path)
     relations = tmp_path / "relations"
     assert call("train", write_tiny(tmp_path), "--out", relations, "--triplets.epochs", "1") == 0
-    assert "is no run of a detector" in told(relations, "--out", out)
-    assert "is no run of a detector" in command("detect", "train", "--resume", "--out", relations).message
+    assert "is not a run of a detector" in told(relations, "--out", out)
+    assert "is not a run of a detector" in command("detect", "train", "--resume", "--out", relations).message
 
 
 def test_the_model_folder_knows_its_vocabulary_alone(run: Path) -> None:

@@ -16,12 +16,10 @@ from tiny_runs import PIXELS, Command, call, write_tiny
 
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import FREE_K, get_protocol
-from polyadic.experiments.predicting import predict_split
-from polyadic.experiments.runs import open_run
+from polyadic.experiments.runs import open_run, predict_split
 from polyadic.io.records import read_relations, write_relations
 from polyadic.model.scoring import ALL, Parts
 from polyadic.structures.relations import Relations
-from polyadic.training.examples import BoxSource
 
 NONE = Parts(selected=False, prior=False, geometry=False)
 
@@ -68,7 +66,7 @@ def test_a_run_scores_like_the_file_of_its_predictions(command: Command, folder:
 def test_every_k_is_ranked_for_itself(folder: Path) -> None:
     run = open_run(folder / "run")
     settings = [(k, parts) for parts in (ALL, NONE) for k in (3, None, 1, 70)]
-    lists = predict_split(run.model, run.data.scenes, BoxSource(), run.regions, settings, top=60)
+    lists = predict_split(run.model, run.images(), settings, top=60)
     for (k, parts), found in zip(settings, lists, strict=True):
         for scene, each in zip(run.data, found, strict=True):
             scores = run.model.pairs_of(each_detection(scene), scene.open())
@@ -95,14 +93,14 @@ def test_free_k_is_the_best_k_of_the_validation_images(command: Command, folder:
     for k in FREE_K:
         protocol = get_protocol("lu2016").change(task="phrase-classification", k=k, tops=(50, 100))
         evaluator = Evaluator([protocol], len(run.data.vocabulary.predicates))
-        (found,) = predict_split(run.model, scenes, BoxSource(), None, [(k, ALL)])
+        (found,) = predict_split(run.model, run.images(scenes), [(k, ALL)])
         for scene, each in zip(scenes, found, strict=True):
             evaluator.update(scene, each)
         score[k] = sum(row.recall for row in evaluator.result())
     best = next(k for k in FREE_K if score[k] == max(score.values()))
     assert max(score.values()) > min(score.values())
     assert value["free_k"] == {"lu2016 phrase-classification": best or "any"}
-    assert "this model is told their labels" in value["notes"][0]
+    assert "this model is given the labels" in value["notes"][0]
     assert f"free k = {best or 'any'}, chosen on 2 validation images" in value["notes"][1]
     assert {row["k"] for row in value["recalls"] if row["what"] == "predictions"} == {best}
 
@@ -127,7 +125,7 @@ def test_parts_are_left_out_by_name(command: Command, folder: Path) -> None:
     less = rows(command("evaluate", folder / "run", *options, "--without", "prior", "selected").out)
     run = open_run(folder / "run")
     protocol = get_protocol("lu2016").change(task="phrase-classification", k=2, tops=(5, 20, 100))
-    (found,) = predict_split(run.model, run.data.scenes, BoxSource(), run.regions, [(2, NONE)])
+    (found,) = predict_split(run.model, run.images(), [(2, NONE)])
     evaluator = Evaluator([protocol], len(run.data.vocabulary.predicates))
     for scene, each in zip(run.data, found, strict=True):
         evaluator.update(scene, each)
@@ -169,7 +167,7 @@ def test_detections_make_it_relationship_detection(command: Command, folder: Pat
     assert [each.size for each in saved] == [scene.size for scene in run.data]
     assert saved[0].confidences is not None
     free = command("evaluate", folder / "toy", "--detections", boxes)
-    assert "there are no detections of validation images to choose k on" in free.message
+    assert "no detections of validation images" in free.message
 
 
 def test_without_relabel_every_answer_has_the_detectors_labels(
@@ -204,18 +202,15 @@ def test_without_dedup_a_run_ranks_as_if_repeats_cost_nothing(command: Command, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--task", "relationship"), "--task relationship is on a detector's boxes: give them with --detections"),
-        (("--task", "phrase-classification", "--detections", "BOXES"), "on the true boxes: leave out --detections"),
-        (("--k-unit", "predicate"), "a run counts triplets per pair of boxes"),
-        (
-            ("--without", "prio"),
-            "--without: expected prior, selected, geometry, relabel, dedup, got 'prio'; did you mean prior?",
-        ),
-        (("--k", "1", "2", "--save", "new.jsonl"), "--save keeps the predictions of one k, but here are k = 1, 2"),
-        (("--k", "1", "--save", "BOXES"), "exists already; choose another name"),
-        (("--k", "free", "--split", "validation"), "it cannot be scored on validation"),
+        (("--task", "relationship"), "--task relationship needs a detector's boxes"),
+        (("--task", "phrase-classification", "--detections", "BOXES"), "leave out --detections"),
+        (("--k-unit", "predicate"), "counts triplets per pair of boxes"),
+        (("--without", "prio"), "--without: expected prior, selected, geometry, relabel, dedup, got 'prio'"),
+        (("--k", "1", "2", "--save", "new.jsonl"), "--save keeps the predictions of one k"),
+        (("--k", "1", "--save", "BOXES"), "already exists"),
+        (("--k", "free", "--split", "validation"), "validation cannot be scored"),
         (("--validation", "BOXES"), "--validation is for files"),
-        (("--root", "."), "toy is drawn and takes no root, got ."),
+        (("--root", "."), "takes no folder, got ."),
         (("--dataset", "vrt"), "no dataset is called 'vrt'"),
         (("--dataset", "vrd"), "vrd: where is it?"),
     ],
@@ -247,7 +242,7 @@ def test_what_is_no_run_is_refused_in_one_line(command: Command, tmp_path: Path)
     assert "is not a run: it has no config.json" in command("evaluate", tmp_path).message
     file = tmp_path / "p.jsonl"
     file.touch()
-    assert "--dataset: which one was predicted" in command("evaluate", file).message
+    assert "--dataset is missing" in command("evaluate", file).message
     assert "--without is for a run" in command("evaluate", file, "--dataset", "toy", "--without", "prior").message
 
 
@@ -259,7 +254,7 @@ def test_predicate_classification_gives_the_run_the_true_labels(command: Command
     for row in mine:
         protocol = get_protocol("lu2016").change(task=row["task"], k=2, tops=(20,))
         parts = replace(ALL, labels=row["task"] == "predicate-classification")
-        (found,) = predict_split(run.model, run.data.scenes, BoxSource(), None, [(2, parts)])
+        (found,) = predict_split(run.model, run.images(), [(2, parts)])
         evaluator = Evaluator([protocol], len(run.data.vocabulary.predicates))
         for scene, each in zip(run.data, found, strict=True):
             evaluator.update(scene, each)

@@ -37,7 +37,7 @@ def test_relations_are_printed_best_first(command: Command, here: Path) -> None:
     result = command("predict", "pixels", "photos/0.png", *BOXES, "--top", "4")
     assert (result.code, result.err) == (0, "")
     heading, title, *lines = result.out.splitlines()
-    assert heading == "# score, P(triplet | boxes), relation, box of the subject, box of the object"
+    assert heading == "# score, P(triplet | boxes), relation, subject box, object box"
     assert title == "photos/0.png"
     scores = [float(line.split()[0]) for line in lines]
     assert len(scores) == 4
@@ -84,8 +84,7 @@ def test_the_distribution_is_asked_by_one_or_two_names(command: Command, here: P
     assert {each["predicate"] for each in record["relations"]} == set(NAMES.predicates)
     assert sum(each["probability"] for each in record["relations"]) == pytest.approx(1)
     three = ("--subject", "dog", "--object", "cup", "--predicate", "on")
-    told = "--subject, --predicate, --object: give one or two of them; what is left is what you ask"
-    assert told in command("predict", "pixels", "photos", *BOXES, *three).message
+    assert "give at most two" in command("predict", "pixels", "photos", *BOXES, *three).message
     told = command("predict", "pixels", "photos", *BOXES, "--predicate", "onn").message
     assert "no predicate is called 'onn'; did you mean 'on'?" in told
 
@@ -97,7 +96,7 @@ def test_weak_relations_are_left_out_and_few_boxes_have_none(command: Command, h
     assert len(records_of(result)[0]["relations"]) == 4
     none = command("predict", "evidence", "photos/1.png", *BOXES, "--min-score", "1")
     assert (none.code, none.out.splitlines()[2]) == (0, "  no relations: none above --min-score")
-    for n, why in ((0, "no boxes were found"), (1, "one box alone")):
+    for n, why in ((0, "no boxes were found"), (1, "only one box")):
         write_detections("few.jsonl", [replace(detections(n), image="0.png")], NAMES, overwrite=True)
         few = command("predict", "pixels", "photos/0.png", "--detections", "few.jsonl")
         assert (few.code, few.out.splitlines()[2]) == (0, f"  no relations: {why}")
@@ -111,8 +110,8 @@ def records_of(result: Result) -> list[dict[str, Any]]:
 def test_without_a_detector_nothing_is_read(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyadic.structures.images.open_photo", lambda path: pytest.fail("a photo was read"))
     told = command("predict", "evidence", "photos").message
-    assert "evidence has no detector of its own: give one (--detector, a run of `polyadic detect train`" in told
-    assert "or boxes found before (--detections)" in told
+    assert "evidence has no detector: give --detector" in told
+    assert "or boxes with --detections" in told
 
 
 def test_the_models_own_detector_looks_where_no_boxes_are_given(
@@ -123,7 +122,7 @@ def test_the_models_own_detector_looks_where_no_boxes_are_given(
         model.detector = lambda photo: replace(detections(3), image=photo.name)
         return model
 
-    monkeypatch.setattr("polyadic.cli.choosing.load_model", load)
+    monkeypatch.setattr("polyadic.cli.predict._load_model", load)
     found = records_of(command("predict", "pixels", "photos", "--json"))
     assert [len(record["boxes"]) for record in found] == [3] * 5
 
@@ -133,13 +132,13 @@ def test_boxes_alone_are_enough_where_no_pixels_are_seen(command: Command, here:
     assert [record["image"] for record in records_of(result)] == [f"{at}.png" for at in range(5)]
     with_photos = records_of(command("predict", "evidence", "photos", *BOXES, "--json"))
     assert [record["relations"] for record in records_of(result)] == [record["relations"] for record in with_photos]
-    assert "no PATHS: this model looks at pixels, so name" in command("predict", "pixels", *BOXES).message
-    assert "no PATHS: name photos, folders or patterns" in command("predict", "evidence").message
-    assert "--draw draws on photos: name them" in command("predict", "evidence", *BOXES, "--draw", "d").message
+    assert "PATHS are missing: this model sees pixels" in command("predict", "pixels", *BOXES).message
+    assert "PATHS are missing: name photos" in command("predict", "evidence").message
+    assert "--draw needs photos" in command("predict", "evidence", *BOXES, "--draw", "d").message
     unsized = [replace(detections(2), image=name, size=size) for name, size in (("a", (9.0, 9.0)), ("b", None))]
     write_detections("unsized.jsonl", unsized, NAMES)
     told = command("predict", "evidence", "--detections", "unsized.jsonl").message
-    assert "unsized.jsonl does not tell the size of 1 of 2 images (the first is 'b'): name the photos" in told
+    assert "unsized.jsonl has no size for 1 of 2 images (the first is 'b'): name the photos" in told
     Path("none.jsonl").touch()
     assert "none.jsonl: no image in this file" in command("predict", "evidence", "--detections", "none.jsonl").message
 
@@ -149,21 +148,19 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "no photo": (("nowhere.jpg", *BOXES), "no image nowhere.jpg"),
     "no photos": (("evidence", "no.jpg", "none", *BOXES), "no image no.jpg, nor any of the 1 others"),
     "half a run": (("half", "photos", *BOXES), "half holds no saved model: config.json is missing"),
-    "a folder": (("empty", "photos", *BOXES), "empty holds neither a saved model (model.safetensors) nor a picture"),
+    "a folder": (("empty", "photos", *BOXES), "empty holds neither a saved model (model.safetensors) nor an image"),
     "no boxes": (("evidence", "photos", "--detections", "no.jsonl"), "no file no.jsonl"),
     "other boxes": (("evidence", "photos", "--detections", "photos/0.png"), "0.png, line 1: not complete JSON"),
-    "both": (("evidence", "photos", *BOXES, "--detector", "x"), "give one of them"),
+    "both": (("evidence", "photos", *BOXES, "--detector", "x"), "mutually exclusive"),
     "k": (("evidence", "photos", *BOXES, "--k", "0"), "--k: expected a whole number from 1, or any, got '0'"),
     "k free": (("evidence", "photos", *BOXES, "--k", "free"), "got 'free'"),
     "least": (("evidence", "photos", *BOXES, "--min-score", "inf"), "--min-score: expected a number from 0, got inf"),
-    "unknown": (("evidence", "photos", *BOXES, "--unknown", "x"), "--unknown: expected drop or keep, got 'x'"),
-    "draw as": (("evidence", "photos", *BOXES, "--draw-as", "gif"), "--draw-as: expected png or svg, got 'gif'"),
-    "resume": (("evidence", "photos", *BOXES, "--resume"), "--resume goes on in the file --out: give it"),
+    "resume": (("evidence", "photos", *BOXES, "--resume"), "--resume continues the file --out"),
     "resume, overwrite": (
         ("evidence", "photos", *BOXES, "--out", "r", "--resume", "--overwrite"),
-        "--resume goes on in a file and --overwrite replaces it",
+        "mutually exclusive",
     ),
-    "pattern": (("evidence", "*.jpg", *BOXES), "*.jpg: no file fits this pattern"),
+    "pattern": (("evidence", "*.jpg", *BOXES), "*.jpg: no file matches this pattern"),
     "device": (("evidence", "photos", *BOXES, "--device", "abacus"), "abacus"),
 }
 
@@ -179,7 +176,8 @@ def test_a_mistake_is_one_line(command: Command, here: Path, case: str) -> None:
 
 
 def test_numbers_out_of_range_are_refused_with_usage(command: Command, here: Path) -> None:
-    for option, value in (("--top", "0"), ("--top", "many"), ("--batch", "0"), ("--min-score", "-1")):
+    bad = {"--top": "0", "--batch": "few", "--min-score": "-1", "--unknown": "x", "--draw-as": "gif"}
+    for option, value in bad.items():
         result = command("predict", "evidence", "photos", *BOXES, option, value)
         assert result.code == 2
         assert option in result.err

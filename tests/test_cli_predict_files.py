@@ -14,7 +14,7 @@ from predict_cases import BOXES, lay_out, records, save_models
 from tiny_runs import Command
 
 from polyadic import progress
-from polyadic.experiments.photo_log import PhotoLog, picture_targets
+from polyadic.experiments.photos import PhotoLog, drawing_paths
 
 
 @pytest.fixture
@@ -41,15 +41,15 @@ def test_what_cannot_be_read_is_passed_over_and_the_rest_done(command: Command, 
     assert result.code == 1
     assert [record["image"] for record in records("r.jsonl")] == [f"photos/{at}.png" for at in (0, 2, 4)]
     assert result.err.splitlines() == [
-        "polyadic: passed over: photos/1.png is not a picture that can be read (unknown format)",
-        "polyadic: passed over: no image photos/3.png",
-        "polyadic: passed over: photos/9.png: there are no detections of it",
-        "polyadic: 3 of 6 photos could not be done",
+        "polyadic: skipped: photos/1.png is not a picture that can be read (unknown format)",
+        "polyadic: skipped: no image photos/3.png",
+        "polyadic: skipped: photos/9.png: no detections",
+        "polyadic: 3 of 6 photos failed",
     ]
     photo(1).save("photos/1.png")
     again = command("predict", "pixels", "photos", *BOXES, "--out", "r.jsonl", "--resume")
     assert (again.code, again.out) == (1, "1 photo, 12 relations: r.jsonl\n")
-    assert "3 photos are in r.jsonl already" in again.err
+    assert "skipping 3 photos that are already in r.jsonl" in again.err
 
 
 def test_ctrl_c_keeps_what_is_done_and_resuming_ends_in_the_same_file(
@@ -68,7 +68,7 @@ def test_ctrl_c_keeps_what_is_done_and_resuming_ends_in_the_same_file(
         patch.setattr(progress, "check", stop_before_the_third_batch)
         stopped = command(*words, "r.jsonl")
     assert stopped.code == 130
-    assert stopped.err == "polyadic: stopped after 4 photos; go on with --resume\n"
+    assert stopped.err == "polyadic: stopped after 4 photos; continue with --resume\n"
     assert len(records("r.jsonl")) == 4
     assert command(*words, "r.jsonl", "--resume").code == 0
     assert Path("r.jsonl").read_bytes() == whole
@@ -86,7 +86,7 @@ def test_a_line_that_was_cut_off_is_written_anew(command: Command, here: Path, c
     more = 0 if cut == "all" else len(lines[3]) - 1 if cut == "end" else int(cut)
     Path("r.jsonl").write_bytes(whole[: len(b"".join(lines[:3])) + more])
     result = command(*words, "r.jsonl", "--resume")
-    assert (result.code, result.err) == (0, "3 photos are in r.jsonl already\n")
+    assert (result.code, result.err) == (0, "skipping 3 photos that are already in r.jsonl\n")
     assert Path("r.jsonl").read_bytes() == whole
 
 
@@ -94,17 +94,17 @@ def test_a_file_of_another_kind_is_not_gone_on_in(command: Command, here: Path) 
     words = ("predict", "evidence", "photos", *BOXES, "--out")
     assert command(*words, "r.jsonl").code == 0
     content = Path("r.jsonl").read_bytes()
-    assert "r.jsonl exists: go on in it with --resume, or replace it" in command(*words, "r.jsonl").message
+    assert "r.jsonl exists: continue it with --resume" in command(*words, "r.jsonl").message
     other: list[tuple[str, ...]] = [("--top", "9"), ("--k", "2"), ("--min-score", "1e-9"), ("--subject", "dog")]
     for options in (*other, ("--unknown", "keep")):
         told = command(*words, "r.jsonl", "--resume", *options).message
-        assert "was made by another model or with other options" in told
+        assert "was written with another model or other options" in told
     told = command("predict", "pixels", *words[2:], "r.jsonl", "--resume").message
     assert "another model" in told
     assert Path("r.jsonl").read_bytes() == content
     for foreign in (b"a note that somebody keeps", b'{"image": "x"}\n', b"text\n", b'{"objects": []}'):
         Path("note").write_bytes(foreign)
-        assert "note, line 1, is no record of `polyadic predict`" in command(*words, "note", "--resume").message
+        assert "note, line 1: not a record of `polyadic predict`" in command(*words, "note", "--resume").message
         assert Path("note").read_bytes() == foreign
     assert command(*words, "note", "--overwrite").code == 0
     assert Path("note").read_bytes() == content
@@ -134,7 +134,7 @@ def test_places_that_cannot_be_written_are_told_before_a_photo_is_read(
     os.mkfifo("pipe")
     for options in ((), ("--overwrite",), ("--resume",)):
         told = command(*words, "--out", "pipe", *options).message
-        assert "--out: pipe is no ordinary file; --json prints the relations instead" in told
+        assert "--out: pipe is not a regular file" in told
     assert Path("pipe").is_fifo()
 
 
@@ -170,7 +170,7 @@ def test_a_full_disk_leaves_whole_lines(command: Command, here: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(PhotoLog, "write", full)
         told = command(*words, "r.jsonl").message
-    assert "r.jsonl cannot be written (No space left on device); what is in it is whole" in told
+    assert "r.jsonl cannot be written (No space left on device); its records are complete" in told
     assert len(records("r.jsonl")) == 2
     assert command(*words, "r.jsonl", "--resume").code == 0
     assert Path("r.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
@@ -194,7 +194,7 @@ def test_a_photo_is_never_drawn_over(command: Command, here: Path) -> None:
         words = ("predict", "evidence", "photos", *BOXES, "--draw", folder)
         for options in (("--overwrite",), ("--resume", "--out", "r")):
             told = command(*words, *options).message
-            assert f"--draw: {folder}/0.png is one of the photos: give another folder" in told
+            assert f"--draw: {folder}/0.png is one of the photos" in told
     assert Path("photos/0.png").read_bytes() == before
 
 
@@ -203,11 +203,11 @@ def test_two_photos_of_one_name_get_two_pictures(tmp_path: Path) -> None:
     paths = [root / name for name in ("a/x.jpg", "b/x.jpg", "b/x.png", "y.jpg", "Y.png", "y.jpg.gif")]
     paths += [tmp_path / "c" / "x.jpg", tmp_path / "d" / "x.jpg"]
     root.mkdir()
-    found = picture_targets(paths, [str(root), "c/x.jpg", "d/x.jpg"], tmp_path / "out", "png", False)
+    found = drawing_paths(paths, [str(root), "c/x.jpg", "d/x.jpg"], tmp_path / "out", suffix="png", overwrite=False)
     names = [str(found[str(path)].relative_to(tmp_path / "out")) for path in paths]
     assert names[:3] == ["a/x.png", "b/x.jpg.png", "b/x.png.png"]
     assert len({name.lower() for name in names}) == len(paths)
-    assert found == picture_targets(paths, [str(root)], tmp_path / "out", "png", False)
+    assert found == drawing_paths(paths, [str(root)], tmp_path / "out", suffix="png", overwrite=False)
 
 
 @pytest.mark.parametrize("name", ["a b.png", "dög 日本.png", "new\nline.png", "[1]*.png", "raw\udcff.png"])

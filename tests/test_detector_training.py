@@ -136,7 +136,7 @@ def test_it_learns_a_picture_by_heart() -> None:
 def test_other_settings_other_data_and_full_folders_are_refused(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PolyadicError, match="exists already: go on in it with --resume"):
+    with pytest.raises(PolyadicError, match="exists already: continue it with --resume"):
         train_detector(tiny(), whole.folder)
     with pytest.raises(PolyadicError, match=r"was started with training\.rate = 0\.002, not 0\.5: resume it as it was"):
         train_detector(tiny(**{"training.rate": 0.5}), whole.folder, resume=True)
@@ -145,7 +145,7 @@ def test_other_settings_other_data_and_full_folders_are_refused(
     with pytest.raises(PolyadicError, match=r"nothing to train: training\.epochs is 0"):
         train_detector(tiny(**{"training.epochs": 0}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr("polyadic.training.region_cache.digest", lambda *parts: "other")
+    monkeypatch.setattr("polyadic.training.proposals.digest", lambda *parts: "other")
     with pytest.raises(PolyadicError, match="was trained on other data"):
         train_detector(tiny(), whole.folder, resume=True)
 

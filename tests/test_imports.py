@@ -20,7 +20,6 @@ LAYERS = [
     {"model"},
     {"training"},
     {"experiments"},
-    {"report"},
     {"cli"},
 ]
 # The one door that leads up: a result can draw itself. It is opened lazily.

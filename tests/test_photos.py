@@ -82,9 +82,9 @@ def test_folders_are_searched_through_and_patterns_filled_in(tmp_path: Path) -> 
 
 def test_where_no_photo_is_meant_that_is_told(tmp_path: Path) -> None:
     touch(tmp_path, "b/note.txt")
-    with pytest.raises(PolyadicError, match=r"b: no picture in this folder \(.avif, .bmp, .*\.webp\)"):
+    with pytest.raises(PolyadicError, match=r"b: no image in this folder \(.avif, .bmp, .*\.webp\)"):
         find_photos([str(tmp_path / "b")])
-    with pytest.raises(PolyadicError, match=r"\*.jpg: no file fits this pattern"):
+    with pytest.raises(PolyadicError, match=r"\*.jpg: no file matches this pattern"):
         find_photos([f"{tmp_path}/*.jpg"])
 
 
@@ -106,25 +106,25 @@ def test_boxes_that_fit_several_photos_are_given_to_none() -> None:
     paths = [Path("a/x.jpg"), Path("b/x.jpg"), Path("y.jpg"), Path("z.jpg"), Path("q/w.gif")]
     items = match_detections(paths, given("x.jpg", "y.jpg", "a/w.jpg", "b/w.jpg"))
     assert [item.problem for item in items] == [
-        "a/x.jpg: the detections of 'x.jpg' fit 2 photos: name them by path",
-        "b/x.jpg: the detections of 'x.jpg' fit 2 photos: name them by path",
+        "a/x.jpg: the detections of 'x.jpg' match 2 photos: use full paths",
+        "b/x.jpg: the detections of 'x.jpg' match 2 photos: use full paths",
         None,
-        "z.jpg: there are no detections of it",
-        "q/w.gif: detections of 2 images fit it, 'a/w.jpg' and 'b/w.jpg': name it by path",
+        "z.jpg: no detections",
+        "q/w.gif: detections of 2 images match, 'a/w.jpg' and 'b/w.jpg': use full paths",
     ]
 
 
 def test_one_photo_and_boxes_of_one_image_belong_together() -> None:
     assert matched(["p/x.jpg"], given("x.png")) == ["x.png"]
-    with pytest.warns(PolyadicWarning, match="the boxes of 'other' are taken for p/x.jpg, the only photo"):
+    with pytest.warns(PolyadicWarning, match="using the boxes of 'other' for p/x.jpg"):
         assert matched(["p/x.jpg"], given("other")) == ["other"]
 
 
 def test_boxes_of_other_images_alone_are_refused_before_anything_is_read() -> None:
-    told = r"none of the 2 photos \(the first is x.jpg\) has detections of its own among those of 3 images"
+    told = r"none of the 2 photos \(the first is x.jpg\) matches the detections of 3 images"
     with pytest.raises(PolyadicError, match=told):
         matched(["x.jpg", "y.jpg"], given("a", "b", "c"))
-    with pytest.raises(PolyadicError, match=r"among those of 0 images$"):
+    with pytest.raises(PolyadicError, match=r"the detections of 0 images$"):
         matched(["x.jpg", "y.jpg"], {})
 
 
@@ -165,7 +165,7 @@ def test_a_photo_that_needs_too_much_memory_is_passed_over(
 
     monkeypatch.setattr(RelationModel, "predict_many", tight)
     results = list(predict_photos(model_of("evidence"), items, Question()))
-    told = f"{items[1].name}: there is not enough memory for it"
+    told = f"{items[1].name}: not enough memory"
     assert [each.problem for each in results] == [None, told, None]
 
 
@@ -199,7 +199,7 @@ def test_boxes_alone_are_enough_for_a_model_that_sees_no_pixels() -> None:
 
 def test_a_stop_is_heard_between_batches(tmp_path: Path) -> None:
     items = items_of(tmp_path, (2,) * 5)
-    results = predict_photos(model_of("evidence"), items, Question(), 2)
+    results = predict_photos(model_of("evidence"), items, Question(), batch=2)
     with interruptible():
         assert next(results).name == items[0].name
         request_stop()

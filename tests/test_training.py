@@ -26,7 +26,6 @@ from polyadic.structures.vocabulary import PolyadicWarning
 from polyadic.training import loop, stages
 from polyadic.training.examples import load_training
 from polyadic.training.region_cache import FeatureCache
-from polyadic.training.trainer import Trainer
 
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads
 
@@ -151,22 +150,22 @@ def test_the_best_epoch_is_kept_and_later_stages_start_from_it(tmp_path: Path, m
     assert [entry["best"] for entry in epochs] == [11, 31, 31, 6, 6]
 
 
-def a_trainer(config: Config, folder: Path) -> Trainer:
-    trainer = Trainer(config, folder / "run")
+def a_setup(config: Config, folder: Path) -> Any:
+    setup = stages.Setup(config, folder / "run")
     torch.manual_seed(3)
-    trainer.model = RelationModel(config, trainer.data.vocabulary)
-    return trainer
+    setup.model = RelationModel(config, setup.data.vocabulary)
+    return setup
 
 
 def test_the_loss_of_triplets_is_the_mean_over_annotated_pairs(tmp_path: Path) -> None:
-    trainer = a_trainer(tiny(sources=("evidence",)), tmp_path)
-    task, model = stages.triplets(trainer, True), trainer.model.eval()
+    setup = a_setup(tiny(sources=("evidence",)), tmp_path)
+    task, model = stages.TripletStage(setup, True), setup.model.eval()
     examples = task.examples(0)
     found = task.loss([examples[at] for at in (0, 3, 4, 9)])
     assert found is not None
     logs = []
     for at in (0, 3, 4, 9):
-        scene = trainer.data.fit[at]
+        scene = setup.data.fit[at]
         example = examples[at]
         cp = model(example.inputs)
         for row, (s, p, o) in enumerate(scene.relations.tolist()):
@@ -179,8 +178,8 @@ def test_the_loss_of_triplets_is_the_mean_over_annotated_pairs(tmp_path: Path) -
 
 
 def test_the_loss_of_selection_is_that_of_equally_many_annotated_and_null_pairs(tmp_path: Path) -> None:
-    trainer = a_trainer(tiny(sources=("evidence",)), tmp_path)
-    task, model = stages.selection(trainer, True), trainer.model.eval()
+    setup = a_setup(tiny(sources=("evidence",)), tmp_path)
+    task, model = stages.SelectionStage(setup, True), setup.model.eval()
     examples = task.examples(0)
     batch = [examples[at] for at in (1, 2, 7)]
     losses, chosen = [], []
@@ -287,15 +286,15 @@ def test_with_a_file_of_proposals_later_stages_see_its_boxes(
     epochs = [entry for entry in log_of(run.folder) if entry["event"] == "epoch"]
     assert all(0 <= entry["recall"] <= 100 for entry in epochs)
 
-    trainer = a_trainer(config, tmp_path)
+    setup = a_setup(config, tmp_path)
     for name, kind in (("proposals", "triplets"), ("selection", "selection")):
-        examples = stages.STAGES[name](trainer, True).examples(0)
-        for at, scene in enumerate(trainer.data.fit):
+        examples = stages.STAGES[name](setup, True).examples(0)
+        for at, scene in enumerate(setup.data.fit):
             example = examples[at]
             given = proposals.get(scene.name)
             assert np.array_equal(example.boxes.boxes, given.boxes if given else np.zeros((0, 4)))
             assert example.target.ndim == (2 if kind == "triplets" else 1)
-        assert sum(len(examples[at].target) for at in range(len(trainer.data.fit))) > 50
+        assert sum(len(examples[at].target) for at in range(len(setup.data.fit))) > 50
 
 
 def test_simulated_proposals_are_new_in_each_epoch_and_the_same_in_each_run(proposal_file: str, tmp_path: Path) -> None:
@@ -303,7 +302,7 @@ def test_simulated_proposals_are_new_in_each_epoch_and_the_same_in_each_run(prop
     a, b = (finish(config, tmp_path / name) for name in "ab")
     assert same(a.result, b.result)
     assert a.model.stages == ("proposals", "selection")
-    task = stages.proposals(a_trainer(config, tmp_path), True)
+    task = stages.ProposalStage(a_setup(config, tmp_path), True)
     (one, again), other = (task.examples(0)[5].boxes.boxes for _ in range(2)), task.examples(1)[5].boxes.boxes
     assert np.array_equal(one, again)
     assert not np.array_equal(one, other)
@@ -333,8 +332,8 @@ def test_pixels_and_evidence_together_both_learn(tmp_path: Path, features: Path)
 
 
 def test_examples_travel_to_spawned_workers(features: Path, tmp_path: Path) -> None:
-    trainer = a_trainer(tiny(**{"cache.folder": str(features)}), tmp_path)
-    examples = stages.selection(trainer, True).examples(0)
+    setup = a_setup(tiny(**{"cache.folder": str(features)}), tmp_path)
+    examples = stages.SelectionStage(setup, True).examples(0)
     copied = pickle.loads(pickle.dumps(examples))
     assert same(vars(copied[2].inputs), vars(examples[2].inputs))
     assert copied[2].pooled.picture is None

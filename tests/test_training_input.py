@@ -27,8 +27,7 @@ from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import examples as data
 from polyadic.training import run_config, train
 from polyadic.training.region_cache import FeatureCache, in_bytes
-from polyadic.training.run import Record
-from polyadic.training.trainer import pick_device
+from polyadic.training.run import MetricLog, pick_device
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads
@@ -74,7 +73,7 @@ def test_a_run_is_never_overwritten(stopped: Path, resume_first: bool) -> None:
     if resume_first:
         train(EVIDENCE, stopped, resume=True)
     before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
-    refused("exists already: go on in it with --resume, or choose another", EVIDENCE, stopped)
+    refused("exists already: continue it with --resume, or choose another", EVIDENCE, stopped)
     assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
 
 
@@ -239,14 +238,14 @@ def test_a_full_disk_while_the_best_model_is_written_leaves_the_one_before(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_during_the_log_is_one_line(stopped: Path, whole: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(self: Record, *given: Any) -> None:
+    def no_room(self: MetricLog, *given: Any) -> None:
         start(self, *given)
         with Path("/dev/full").open("w", encoding="utf-8") as nowhere:
             os.dup2(nowhere.fileno(), self.file.fileno())
 
-    start = Record.__init__
+    start = MetricLog.__init__
     with monkeypatch.context() as patch:
-        patch.setattr(Record, "__init__", no_room)
+        patch.setattr(MetricLog, "__init__", no_room)
         refused(r"cannot write to .*log.jsonl .*No space left", EVIDENCE, stopped, resume=True)
     assert same(train(EVIDENCE, stopped, resume=True).state_dict(), whole.model.state_dict())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from training_cases import finish, log_of, same, tiny
 
-from polyadic.config.schema import StageConfig
+from polyadic.config.schema import Config, StageConfig
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import loop
 from polyadic.training.loading import load_batches
-from polyadic.training.run import Position, Record
+from polyadic.training.run import Run
+from polyadic.training.stages import Stage
 
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads
 
@@ -78,39 +80,59 @@ class Numbers(Dataset[int]):
         return at
 
 
+class LineStage(Stage):
+    """Fit a line."""
+
+    name = "line"
+    best_metric = "score"
+    device = torch.device("cpu")
+
+    def __init__(self, loss: Any, settings: StageConfig, precision: torch.dtype = torch.float32) -> None:
+        self.line, self.settings, self.precision = nn.Linear(2, 1), settings, precision
+        self.modules = {"line": self.line}
+        self.row_loss, self.metrics = loss, itertools.repeat({"score": 1.0})
+        self.saved: list[dict[str, float]] = []
+
+    def examples(self, epoch: int) -> Dataset[int]:
+        return Numbers()
+
+    def loss(self, batch: list[int]) -> Any:
+        return self.row_loss(self.line, batch)
+
+    def validate(self) -> dict[str, float]:
+        return next(self.metrics)
+
+    def save(self, folder: Path, **about: Any) -> None:
+        self.saved.append(about["held_out"])
+
+    def names(self, batch: list[int]) -> list[str]:
+        return [f"image {at}" for at in batch]
+
+
+class LineRun(Run):
+    """Remember which checkpoints and models are saved."""
+
+    def __init__(self, folder: Path, stage: LineStage) -> None:
+        super().__init__(folder, Config(workers=0), {})
+        self.checkpoint.stage, self.stage = "line", stage
+        self.kept: list[str] = []
+
+    def save(self, state: dict[str, Any] | None = None) -> None:
+        self.kept += ["best"] * (len(self.stage.saved) - self.kept.count("best"))
+        self.kept.append(f"epoch {self.checkpoint.epoch}")
+
+
 def run(
-    folder: Path, loss: Any, stage: StageConfig, precision: torch.dtype = torch.float32
+    folder: Path, loss: Any, settings: StageConfig, precision: torch.dtype = torch.float32
 ) -> tuple[nn.Linear, list[str]]:
-    """A stage that fits a line; what was kept of it, in order."""
+    """Train a line; return what was saved, in order."""
     torch.manual_seed(0)
-    line, kept = nn.Linear(2, 1), []
     folder.mkdir()
-    task = loop.Task(
-        "line",
-        stage,
-        {"line": line},
-        lambda epoch: Numbers(),
-        lambda batch: loss(line, batch),
-        lambda batch: [f"image {at}" for at in batch],
-        lambda: None,
-        lambda: {"score": 1.0},
-        "score",
-    )
-    record = Record(folder, Position())
-    runner = loop.Runner(
-        0,
-        torch.device("cpu"),
-        precision,
-        0,
-        record,
-        lambda numbers: kept.append("best"),
-        lambda position, held: kept.append(f"epoch {position.epoch}"),
-    )
-    try:
-        runner.run(task, Position(stage="line"), None)
-    finally:
-        record.close()
-    return line, kept
+    stage = LineStage(loss, settings, precision)
+    line_run = LineRun(folder, stage)
+    with line_run.training():
+        loop.fit(stage, line_run)
+    return stage.line, line_run.kept
 
 
 def mean_square(line: nn.Linear, batch: list[int]) -> tuple[Tensor, int]:
@@ -222,24 +244,9 @@ class _Many(torch.utils.data.Dataset[Any]):
 
 
 def test_of_equal_scores_the_smaller_loss_is_the_better(tmp_path: Path) -> None:
-    from polyadic.training.run import Position as At
-
-    numbers = iter([{"score": 1.0, "loss": 3.0}, {"score": 1.0, "loss": 2.0}, {"score": 1.0, "loss": 2.5}])
-    position = At(stage="line")
-    kept: list[dict[str, float]] = []
-    task = loop.Task(
-        "line",
-        StageConfig(epochs=3, images=11, rate=1e-3),
-        {"line": nn.Linear(2, 1)},
-        lambda epoch: Numbers(),
-        lambda batch: None,
-        lambda batch: [],
-        lambda: None,
-        lambda: next(numbers),
-        "score",
-    )
-    record = Record(tmp_path, position)
-    runner = loop.Runner(0, torch.device("cpu"), torch.float32, 0, record, kept.append, lambda at, held: None)
-    runner.run(task, position, None)
-    record.close()
-    assert [each["loss"] for each in kept] == [3.0, 2.0]
+    stage = LineStage(lambda line, batch: None, StageConfig(epochs=3, images=11, rate=1e-3))
+    stage.metrics = iter([{"score": 1.0, "loss": loss} for loss in (3.0, 2.0, 2.5)])  # type: ignore[assignment]
+    line_run = LineRun(tmp_path, stage)
+    with line_run.training():
+        loop.fit(stage, line_run)
+    assert [numbers["loss"] for numbers in stage.saved] == [3.0, 2.0]

@@ -26,7 +26,7 @@ from polyadic.boxes import box_place, ordered_pairs, pair_numbers
 from polyadic.config.schema import Config, StageConfig
 from polyadic.cp import CPTensor
 from polyadic.datasets.toy.world import World, write
-from polyadic.experiments import ablation, ablation_scores, evaluating
+from polyadic.experiments import runs, table4
 from polyadic.experiments.runs import open_run
 from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import Reduction
@@ -36,7 +36,6 @@ from polyadic.structures.scenes import Dataset, Scene
 from polyadic.training import stages
 from polyadic.training.examples import BoxSource, Example, load_training
 from polyadic.training.simulation import DetectionNoise
-from polyadic.training.trainer import Trainer
 
 EVIDENCE: dict[str, Any] = {"sources": ("evidence",)}
 LACKING = {"train_000002.png", "train_000007.png"}  # scenes without a picture
@@ -95,11 +94,11 @@ def frame_of(scene: Scene) -> tuple[float, float]:
     return (240.0, 160.0) if int(scene.name[6:12]) % 2 else (160.0, 200.0)
 
 
-def a_trainer(config: Config, folder: Path) -> Any:
-    trainer = Trainer(config, folder / "run")
+def a_setup(config: Config, folder: Path) -> Any:
+    setup = stages.Setup(config, folder / "run")
     torch.manual_seed(3)
-    trainer.model = RelationModel(config, trainer.data.vocabulary)
-    return trainer
+    setup.model = RelationModel(config, setup.data.vocabulary)
+    return setup
 
 
 def test_annotations_are_those_of_fit_even_without_a_picture_and_nothing_held_out_is_among_them(wide: Config) -> None:
@@ -130,11 +129,11 @@ def test_the_noise_is_fitted_to_the_annotations_of_fit(proposals: str) -> None:
 
 @pytest.mark.parametrize("gigabytes", [0.5, 0.0])
 def test_an_example_has_the_features_of_its_picture(wide: Config, tmp_path: Path, gigabytes: float) -> None:
-    trainer = a_trainer(wide.change(**{"cache.gigabytes": gigabytes}), tmp_path)
-    examples, net = stages.triplets(trainer, True).examples(0), trainer.model.backbone
+    setup = a_setup(wide.change(**{"cache.gigabytes": gigabytes}), tmp_path)
+    examples, net = stages.TripletStage(setup, True).examples(0), setup.model.backbone
     for at in (0, 1, 4):
-        scene = trainer.data.fit[at]
-        found, frame = examples[at].complete(trainer.regions, net), frame_of(scene)
+        scene = setup.data.fit[at]
+        found, frame = examples[at].complete(setup.regions, net), frame_of(scene)
         corners = torch.from_numpy(scene.boxes).float()
         picture = prepare_picture(scene.open(), wide.pixels)
         ends = [corners[[s, o]] for s, _, o in scene.relations.tolist()]
@@ -145,11 +144,11 @@ def test_an_example_has_the_features_of_its_picture(wide: Config, tmp_path: Path
 
 
 def test_features_of_another_frame_have_another_key(wide: Config, tmp_path: Path) -> None:
-    trainer = a_trainer(wide, tmp_path)
-    trainer.fill(BoxSource())
-    scene, (w, h) = trainer.data.fit[0], trainer.data.fit[0].frame
+    setup = a_setup(wide, tmp_path)
+    setup.fill_cache(BoxSource())
+    scene, (w, h) = setup.data.fit[0], setup.data.fit[0].frame
     scenes = [replace(scene, size=frame) for frame in ((w, h), (h, w), (w + 1, h), (w, h + 1))]
-    assert len({trainer.regions.key(each, scene.boxes) for each in scenes}) == 4
+    assert len({setup.regions.key(each, scene.boxes) for each in scenes}) == 4
 
 
 def dense(cp: CPTensor, row: int) -> Tensor:
@@ -175,9 +174,9 @@ def all_pairs(scenes: Sequence[Scene]) -> list[tuple[Tensor, int, int, list[int]
 
 
 def test_the_prior_that_knows_the_boxes_is_judged_without_dropout(wide: Config, tmp_path: Path) -> None:
-    trainer = a_trainer(wide, tmp_path)
-    task: Any = stages.boxes(trainer, True)
-    prior, known = trainer.model.geometry, trainer.data.annotations
+    setup = a_setup(wide, tmp_path)
+    task: Any = stages.BoxPriorStage(setup, True)
+    prior, known = setup.model.geometry, setup.data.annotations
     torch.testing.assert_close(prior.mean, torch.cat([x for x, *_ in all_pairs(known)]).mean(0))
     task.train_mode()
     judged = task.validate()["log-likelihood"]
@@ -185,7 +184,7 @@ def test_the_prior_that_knows_the_boxes_is_judged_without_dropout(wide: Config, 
     rows, some = task.examples(0), (0, 3, 10)
     assert len(rows) == len(known)
     loss, count = task.loss([rows[at] for at in some])
-    for value, scenes in ((-judged, trainer.data.validation), (float(loss.detach()), [known[at] for at in some])):
+    for value, scenes in ((-judged, setup.data.validation), (float(loss.detach()), [known[at] for at in some])):
         total, annotations = 0.0, 0
         for geometry, s, o, predicates in all_pairs(scenes):
             rates = expected(prior(geometry), 0)[s, :, o]
@@ -201,16 +200,16 @@ LABELS: dict[str, Any] = {"head.labels": True, "head.rank": 1, "boxes.epochs": 2
 def test_a_head_of_labels_learns_each_box_once_and_neighbours_learn_from_annotations(
     wide: Config, tmp_path: Path
 ) -> None:
-    trainer = a_trainer(wide.change(**LABELS, **{"neighbours.noise": 0.0}), tmp_path)
-    model, net = trainer.model, trainer.model.neighbours
-    task: Any = stages.boxes(trainer, True)
+    setup = a_setup(wide.change(**LABELS, **{"neighbours.noise": 0.0}), tmp_path)
+    model, net = setup.model, setup.model.neighbours
+    task: Any = stages.BoxPriorStage(setup, True)
     rows, some = task.examples(0), (0, 3, 10)
     assert set(task.modules) == {"geometry", "neighbours"}
     for module in task.modules.values():
         module.eval()
     loss, _ = task.loss([rows[at] for at in some])
     told, boxes, prior, annotations = 0.0, 0, 0.0, 0
-    for scene in (trainer.data.annotations[at] for at in some):
+    for scene in (setup.data.annotations[at] for at in some):
         corners, labels = torch.from_numpy(scene.boxes).float(), torch.from_numpy(scene.labels)
         frames, pairs = torch.tensor([frame_of(scene)]).expand(len(corners), 2), ordered_pairs(len(corners))
         numbers = pair_numbers(corners, frames, pairs)
@@ -220,14 +219,14 @@ def test_a_head_of_labels_learns_each_box_once_and_neighbours_learn_from_annotat
         prior += float(model.geometry.nll(numbers, labels[pairs], torch.tensor(at), named).detach())
         boxes, annotations = boxes + len(labels), annotations + len(at)
     assert float(loss.detach()) == pytest.approx(prior / annotations + told / boxes, abs=1e-4)
-    task = stages.triplets(trainer, True)
+    task = stages.TripletStage(setup, True)
     model.eval()
     examples = task.examples(0)
     used = [example for example in (examples[at] for at in range(6)) if len(example.target)]
     loss, count = task.loss(used)
     nll, total = 0.0, 0
     for example in used:
-        inputs = example.complete(trainer.regions, model.backbone)
+        inputs = example.complete(setup.regions, model.backbone)
         logs = model.head.labels(model.features.boxes(inputs)).detach().double()
         nll -= float(logs[range(len(logs)), example.scene.labels].sum())
         total += len(logs)
@@ -242,16 +241,16 @@ def region_labels(net: Backbone, scenes: Sequence[Scene]) -> tuple[Tensor, Tenso
 
 
 def test_the_backbone_is_judged_with_its_statistics_at_rest(wide: Config, tmp_path: Path) -> None:
-    trainer = a_trainer(wide, tmp_path)
-    task, net = stages.backbone(trainer, True), trainer.model.backbone
+    setup = a_setup(wide, tmp_path)
+    task, net = stages.BackboneStage(setup, True), setup.model.backbone
     probe: Any = task.modules["probe"]
     rows, some = task.examples(0), (0, 1, 2, 5)
-    features, labels = region_labels(net, [trainer.data.fit[at] for at in some])
+    features, labels = region_labels(net, [setup.data.fit[at] for at in some])
     logs = probe(features).detach().double().log_softmax(-1)[range(len(labels)), labels]
-    loss, count = task.loss([rows[at] for at in some]) or (torch.tensor(0), 0)
+    loss, count = task.loss([rows[at] for at in some])
     assert float(loss.detach()) == pytest.approx(-float(logs.mean()), abs=1e-4)
     assert count == len(labels)
-    features, labels = region_labels(net, trainer.data.validation)
+    features, labels = region_labels(net, setup.data.validation)
     one_hot = nn.functional.one_hot(labels, probe.out_features).double()
     probe.weight.data = torch.linalg.lstsq(features.double(), one_hot, driver="gelsd").solution.T.float()
     probe.bias.data.zero_()  # right on each held-out box
@@ -284,14 +283,14 @@ def best(model: RelationModel, scene: Scene, prior: Tensor, selected: bool, k: i
 
 @pytest.mark.parametrize(("name", "k"), [("triplets", 0), ("selection", 0), ("selection", 7)])
 def test_a_stage_is_judged_by_all_it_has_trained(learned: Ended, tmp_path: Path, name: str, k: int) -> None:
-    trainer = a_trainer(learned.model.config.change(**{"validation.k": k}), tmp_path)
-    trainer.model = model = RelationModel.load(learned.folder)
+    setup = a_setup(learned.model.config.change(**{"validation.k": k}), tmp_path)
+    setup.model = model = RelationModel.load(learned.folder)
     torch.manual_seed(0)
     for weight in model.selector.parameters():  # so that P(X_sel) and dropout matter
         nn.init.normal_(weight)
     for module in (each for each in model.modules() if isinstance(each, nn.Dropout)):
         module.p = 0.9
-    task = stages.STAGES[name](trainer, False)
+    task = stages.STAGES[name](setup, False)
     task.train_mode()
     judged = task.validate()
     (fit, held), model = halves(60), model.eval()
@@ -316,22 +315,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Any]]:
     """Who chose a k or scored with it, on which scenes, with which boxes or counts."""
     seen: list[tuple[str, list[str], Any]] = []
 
-    def watched(name: str, call: Any, scenes: int, other: int) -> Any:
-        def spy(*given: Any, **more: Any) -> Any:
-            seen.append((name, names_of(given[scenes]), given[other]))
-            return call(*given, **more)
+    def watched(name: str, call: Any) -> Any:
+        def spy(first: Any, second: Any, *given: Any, **more: Any) -> Any:
+            scenes, other = (first, more["train"]) if name == "compare" else (second.scenes, second.boxes)
+            seen.append((name, names_of(scenes), other))
+            return call(first, second, *given, **more)
 
         return spy
 
-    scored = ablation_scores
-    places = [(scored, "compare", 0, 3), (scored, "recalls_of", 1, 2), (scored, "free_ks", 1, 2)]
-    for module, name, *where in (*places, (evaluating, "free_ks", 1, 2)):
-        monkeypatch.setattr(module, name, watched(name, getattr(module, name), *where))
+    for module, name in ((table4, "compare"), (table4, "recalls_of"), (table4, "free_ks"), (runs, "free_ks")):
+        monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
     return seen
 
 
 def test_an_ablation_chooses_k_on_validation_for_the_model_and_for_the_counts(asked: Any, tmp_path: Path) -> None:
-    ablation.ablate(tiny(**EVIDENCE, **{"triplets.epochs": 1, "selection.epochs": 0}), tmp_path, ranks=[1], seeds=1)
+    table4.ablate(tiny(**EVIDENCE, **{"triplets.epochs": 1, "selection.epochs": 0}), tmp_path, ranks=[1], seeds=1)
     (fit, held), train, test = halves(), World(24, 6).dataset("train"), World(24, 6).dataset("test")
     told = [(name, scenes, names_of(x) if name == "compare" else x.true) for name, scenes, x in asked]
     counts = [("compare", names_of(held), names_of(fit)), ("compare", names_of(test), names_of(train))]
@@ -343,8 +341,8 @@ def test_k_for_detections_is_chosen_on_held_out_detections(asked: Any, learned: 
     of_test = {each.image: each for each in detect(run.data)}
     both = of_test | {each.image: each for each in detect(held)}
     simulating = replace(run, config=run.config.change(**{"data.simulate": proposals}))
-    evaluating.evaluate_run(run, [LU], detections=both)
-    evaluating.evaluate_run(simulating, [LU], detections=of_test)
+    runs.evaluate_run(run, [LU], detections=both)
+    runs.evaluate_run(simulating, [LU], detections=of_test)
     (_, *found), (_, *simulated) = asked
     assert found[0] == simulated[0] == names_of(held)
     assert (found[1].detections, found[1].noise) == (both, None)
@@ -379,9 +377,9 @@ def test_in_float16_the_gradient_is_clipped_at_its_own_scale(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("nulls", [0.0, 0.4, 2.0])
 def test_selection_sees_as_many_null_pairs_as_the_config_says(tmp_path: Path, nulls: float) -> None:
-    trainer = a_trainer(tiny(**EVIDENCE, **{"selector.nulls": nulls}), tmp_path)
-    examples = stages.selection(trainer, True).examples(0)
-    for at, scene in enumerate(trainer.data.fit):
+    setup = a_setup(tiny(**EVIDENCE, **{"selector.nulls": nulls}), tmp_path)
+    examples = stages.SelectionStage(setup, True).examples(0)
+    for at, scene in enumerate(setup.data.fit):
         target, annotated = examples[at].target, len({(s, o) for s, _, o in scene.relations.tolist()})
         most = len(scene.boxes) * (len(scene.boxes) - 1) - annotated
         expected = min(most, round(nulls * annotated)) if nulls else most

@@ -25,9 +25,8 @@ from polyadic.datasets.toy.world import World
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.evaluation.compare import Comparison
 from polyadic.evaluation.protocol import Recall, get_protocol
-from polyadic.experiments.evaluating import evaluate_run
-from polyadic.experiments.hits import hits_of
-from polyadic.experiments.runs import open_run
+from polyadic.experiments.pictures import matches
+from polyadic.experiments.runs import evaluate_run, open_run
 from polyadic.experiments.table1 import COLUMNS, PAPER, table1
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
@@ -182,7 +181,7 @@ def test_own_boxes_score_as_the_same_boxes_from_a_file(root: Path, command: Comm
 
 def test_tasks_on_true_boxes_and_on_found_ones_do_not_mix(root: Path, command: Command) -> None:
     shown = command("evaluate", root / "run", "--task", "relationship", "phrase-classification")
-    assert "leave out tasks on true boxes" in shown.message
+    assert "leave out tasks on ground-truth boxes" in shown.message
     assert command("evaluate", root / "run", "--k", "1").code == 0  # phrase classification, as before
 
 
@@ -214,7 +213,7 @@ def test_hits_are_annotated_triplets_on_boxes_that_both_overlap() -> None:
         for offset in (0, 1):
             protocol = get_protocol("lu2016").change(iou_offset=offset)
             expected = [slow_hit(scene, boxes[p], t, offset) for p, t in zip(pairs, triplets, strict=True)]
-            assert hits_of(scene, found, protocol).tolist() == expected
+            assert matches(scene, found, protocol).any(1).tolist() == expected
 
 
 def slow_hit(scene: Scene, pair: np.ndarray, triplet: np.ndarray, offset: float) -> bool:
@@ -244,8 +243,11 @@ def test_table_1_finds_each_number_under_its_task_k_and_top() -> None:
                         expected[task, "free" if k == 4 else str(k), top] = number
         free[base.change(task=task, k=4)] = 4
     ceilings = (("ceiling", base.change(task="relationship", k=None), 77.0),)
-    lines = {line.label: line.cells for line in table1(Comparison("vrd", "test", tuple(rows), ceilings, ()), free)}
-    assert list(lines["predictions"]) == [expected[column] for column in COLUMNS]
+    lines = {
+        line.label: [cell.mean for cell in line.cells]
+        for line in table1(Comparison("vrd", "test", tuple(rows), ceilings, ()), free)
+    }
+    assert lines["predictions"] == [expected[column] for column in COLUMNS]
     assert lines["ceiling"][0] == 77
     assert np.isnan(lines["ceiling"][-1])
     assert {*PAPER["vrd"]} <= set(lines)
@@ -271,7 +273,7 @@ def test_both_stages_are_one_command_that_goes_on(
     shown = command("reproduce", "toy-two-stages", "--out", tmp_path / "out")
     assert shown.code == 0
     assert "relationship detection" in shown.out
-    assert "the detector on held-out scenes: mAP" in shown.out
+    assert "detector on held-out scenes: mAP" in shown.out
     with (tmp_path / "out" / "table1.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["what"] for row in rows} >= {"predictions", "count table"}

@@ -39,7 +39,7 @@ class Result:
     @property
     def message(self) -> str:
         """The one line of a mistake."""
-        assert (self.code, self.out) == (1, "")
+        assert (self.code, self.out) == (1, ""), self.err
         assert self.err.startswith("polyadic: ")
         assert self.err.count("\n") == 1
         return self.err.strip()

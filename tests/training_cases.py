@@ -35,7 +35,7 @@ from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.training import run as checkpoint
 from polyadic.training import train
-from polyadic.training.run import Position
+from polyadic.training.run import Checkpoint
 
 _STAGE = StageConfig(epochs=2, images=8, optimiser="adamw", rate=3e-3, decay=0.01, schedule="one-cycle")
 _PIXELS = PixelsConfig(
@@ -131,7 +131,7 @@ class Kept:
 def keeping() -> Iterator[Kept]:
     kept, save = Kept(), checkpoint.save
 
-    def spy(folder: Path, position: Position, parts: dict[str, Any], about: dict[str, Any]) -> None:
+    def spy(folder: Path, position: Checkpoint, parts: dict[str, Any], about: dict[str, Any]) -> None:
         held = copy.deepcopy(parts)
         if "state" in held:
             kept.states[position.stage] = kept.epochs[position.stage, position.epoch] = held["state"]

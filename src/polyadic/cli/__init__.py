@@ -1,4 +1,4 @@
-"""The command `polyadic`. Heavy modules are imported by the commands that use them, so `--help` is quick."""
+"""The command `polyadic`. Commands import heavy modules when they run, so `--help` is quick."""
 
 from __future__ import annotations
 
@@ -12,27 +12,60 @@ from typing import Annotated
 import typer
 
 import polyadic
-from polyadic.cli import ablate, config, data, demo, detect, evaluate, predict, reproduce, train
-from polyadic.cli.flags import ANY
+from polyadic.cli import data, detect, evaluate, predict, reproduce, train
+from polyadic.cli.options import ANY, examples
 from polyadic.structures.vocabulary import PolyadicError
 
 app = typer.Typer(
     name="polyadic",
-    help="Who does what to whom in a photo: datasets, training, evaluation, prediction.",
+    help="Find who does what to whom in photos: predict, train, and evaluate relation models.",
+    epilog=examples(
+        "polyadic predict photo.jpg",
+        "polyadic demo",
+        "polyadic train vrd --data data/vrd --out runs/vrd",
+        "polyadic evaluate predictions.jsonl --dataset vrd --root data/vrd",
+    ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
 )
-app.add_typer(data.app, name="data")
-app.add_typer(reproduce.app, name="reproduce")
+app.command(
+    "predict",
+    epilog=examples(
+        "polyadic predict photo.jpg --draw drawn",
+        "polyadic predict photos/ --subject person --top 5",
+        "polyadic predict runs/vrd photos/ --detections boxes.jsonl --out out.jsonl",
+    ),
+)(predict.command)
+app.command(
+    "evaluate",
+    epilog=examples(
+        "polyadic evaluate out.jsonl --dataset vrd --root data/vrd --k 1 10",
+        "polyadic evaluate runs/vrd --k 1 free",
+    ),
+)(evaluate.command)
+app.command(
+    "train",
+    context_settings=ANY,
+    epilog=examples(
+        "polyadic train toy --out runs/toy",
+        "polyadic train vrd --data data/vrd --out runs/vrd --head.rank 3 --seed 1",
+        "polyadic train --resume --out runs/vrd",
+    ),
+)(train.command)
+app.command("config", epilog=examples("polyadic config toy > my.toml", "polyadic train my.toml --out runs/my"))(
+    train.config_command
+)
 app.add_typer(detect.app, name="detect")
-app.command(name="train", context_settings=ANY)(train.command)
-app.command(name="evaluate")(evaluate.command)
-app.command(name="predict")(predict.command)
-app.command(name="ablate", context_settings=ANY)(ablate.command)
-app.command(name="config")(config.command)
-app.command(name="demo")(demo.command)
+app.add_typer(data.app, name="data")
+app.command("demo", epilog=examples("polyadic demo --out demo"))(reproduce.demo_command)
+app.command(
+    "ablate",
+    context_settings=ANY,
+    epilog=examples("polyadic ablate vrd --data data/vrd --out runs/ablation --ranks 1 5 --seeds 3"),
+)(reproduce.ablate_command)
+app.add_typer(reproduce.app, name="reproduce")
 
 
 def _version(asked: bool | None) -> None:
@@ -51,11 +84,11 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command; what a person can mend is one line, without a traceback."""
+    """Run the command. User errors print one line, no traceback."""
     warnings.showwarning = _note
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # names may have letters that the terminal has not
+            stream.reconfigure(errors="replace")  # names may have letters that the terminal lacks
     try:
         app(args=spread(sys.argv[1:] if arguments is None else arguments), prog_name="polyadic")
     except PolyadicError as error:
@@ -76,31 +109,32 @@ _SPREAD = {"--k", "--task", "--top", "--protocol", "--split", "--without", "--ra
 
 
 def spread(arguments: Sequence[str]) -> list[str]:
-    """`--k 1 10 free` as `--k 1 --k 10 --k free`: an option of many values takes all words up to the next option.
+    """Repeat options of several values: `--k 1 10 free` becomes `--k 1 --k 10 --k free`.
 
     A word that is a file stays an argument.
     """
     if arguments[:1] == ["predict"]:
         return list(arguments)  # its options take one value each, and its arguments may be patterns
     words: list[str] = []
-    option, fresh = "", False
+    option, is_first = "", False
     for word in arguments:
         if word in _SPREAD:
-            option, fresh = word, True
+            option, is_first = word, True
             words.append(word)
-        elif option and not word.startswith("-") and (fresh or not os.path.exists(word)):
-            words += [word] if fresh else [option, word]
-            fresh = False
+        elif option and not word.startswith("-") and (is_first or not os.path.exists(word)):
+            words += [word] if is_first else [option, word]
+            is_first = False
         else:
             option = ""
             words.append(word)
     return words
 
 
-_told: set[str] = set()  # a dataset may be read more than once
+_noted: set[str] = set()  # a dataset may be read more than once
 
 
 def _note(message: Warning | str, category: type[Warning], *rest: object, **more: object) -> None:
-    if str(message) not in _told:
-        _told.add(str(message))
+    """Print a warning as one line, once."""
+    if str(message) not in _noted:
+        _noted.add(str(message))
         print(f"note: {message}", file=sys.stderr)

@@ -8,71 +8,62 @@ from typing import Annotated, Any
 
 import typer
 
-from polyadic import progress
+from polyadic.cli.options import DATASETS, AsJson, examples, long_job
 from polyadic.structures.vocabulary import PolyadicError
 
-app = typer.Typer(help="Get, check, count and convert datasets.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Download, check, count and convert datasets.", no_args_is_help=True, rich_markup_mode="rich")
 
-Name = Annotated[
-    str, typer.Argument(metavar="DATASET", help="vrd, vg150, vg200, coco for own data, or toy, which is drawn.")
-]
-Root = Annotated[Path, typer.Option("--root", help="The folder that holds the dataset.")]
-AnyRoot = Annotated[Path | None, typer.Option("--root", help="The folder that holds the dataset; toy has none.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")]
+Name = Annotated[str, typer.Argument(metavar="DATASET", help=f"{DATASETS}.")]
+Root = Annotated[Path, typer.Option("--root", help="Folder of the dataset.")]
+AnyRoot = Annotated[Path | None, typer.Option("--root", help="Folder of the dataset; toy has none.")]
+Splits = Annotated[list[str] | None, typer.Option("--split", metavar="SPLIT...", help="Default: train and test.")]
 
 
-@app.command()
+@app.command(epilog=examples("polyadic data check vrd --root data/vrd --allow-missing-images"))
 def check(
     name: Name,
     root: AnyRoot = None,
-    split: Annotated[list[str] | None, typer.Option("--split", help="Default: train and test.")] = None,
+    split: Splits = None,
     allow_missing_images: Annotated[
-        bool, typer.Option("--allow-missing-images", help="Missing pictures are told, but are no failure.")
+        bool, typer.Option("--allow-missing-images", help="Report missing images without failing.")
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every problem and missing picture, not the first few.")
+        bool, typer.Option("--all", help="List every problem and missing image, not the first few.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is wrong in a dataset, where, and how many; exit code 1 if anything is."""
+    """Find errors in a dataset: file, record, field. Exit code 1 if there are any."""
+    from polyadic.cli.tables import check_table
     from polyadic.datasets import folder_of, format_of
     from polyadic.datasets.check import check_split, report_shared_images
-    from polyadic.report import check_table
 
     kind, folder = format_of(name), folder_of(name, root)
     on_disk = ["train", "test", *(["validation"] if kind.has_validation(folder) else [])]
     splits = split or on_disk
     for part in splits:
         if part not in on_disk:
-            raise PolyadicError(f"no split is called {part!r} on disk; known: {', '.join(on_disk)}")
-    found = []
-    for part in splits:
-        with progress.showing():
-            found.append(check_split(kind.read, folder, part))
-    report_shared_images(found)
+            raise PolyadicError(f"no split {part!r} on disk; known: {', '.join(on_disk)}")
+    with long_job():
+        checks = [check_split(kind.read, folder, part) for part in splits]
+    report_shared_images(checks)
     if as_json:
-        typer.echo(json.dumps({"dataset": name, "splits": [each.to_json() for each in found]}))
+        typer.echo(json.dumps({"dataset": name, "splits": [result.to_json() for result in checks]}))
     else:
-        for each in found:
-            check_table(name, each, everything)
-    if any(each.problems or (each.missing and not allow_missing_images) for each in found):
+        for result in checks:
+            check_table(name, result, everything)
+    if any(result.problems or (result.missing and not allow_missing_images) for result in checks):
         raise typer.Exit(1)
 
 
-@app.command()
-def stats(
-    name: Name,
-    root: AnyRoot = None,
-    split: Annotated[list[str] | None, typer.Option("--split", help="Default: train and test.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Count a dataset: sizes, class balance, pairs with several predicates, zero-shot share, boxes per image."""
+@app.command(epilog=examples("polyadic data stats vrd --root data/vrd"))
+def stats(name: Name, root: AnyRoot = None, split: Splits = None, as_json: AsJson = False) -> None:
+    """Count images, boxes, relations and classes of a dataset."""
+    from polyadic.cli.tables import stats_table
     from polyadic.datasets import load_dataset
     from polyadic.datasets.check import statistics, zero_shot
-    from polyadic.report import stats_table
 
-    loaded = {each: load_dataset(name, root, each) for each in split or ["train", "test"]}
-    value: dict[str, Any] = {"dataset": name, "splits": [statistics(each) for each in loaded.values()]}
+    loaded = {part: load_dataset(name, root, part) for part in split or ["train", "test"]}
+    value: dict[str, Any] = {"dataset": name, "splits": [statistics(data) for data in loaded.values()]}
     if "test" in loaded:
         train = loaded["train"] if "train" in loaded else load_dataset(name, root, "train")
         value["zero-shot"] = zero_shot(train, loaded["test"])
@@ -82,56 +73,55 @@ def stats(
         stats_table(value)
 
 
-@app.command()
+@app.command(epilog=examples("polyadic data convert vrd --root data/vrd --to coco --out data/vrd-coco"))
 def convert(
     name: Name,
     root: Root,
-    to: Annotated[str, typer.Option("--to", help="coco, or vrd for data in coco.")],
-    out: Annotated[Path, typer.Option("--out", help="A folder for the new files; nothing in it is overwritten.")],
+    to: Annotated[str, typer.Option("--to", help="coco, or the format that the data came from.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the new files; nothing in it is overwritten.")],
     link_images: Annotated[
-        bool, typer.Option("--link-images", help="Link the folders of pictures into the new folder.")
+        bool, typer.Option("--link-images", help="Link the folders of images into the new folder.")
     ] = False,
 ) -> None:
-    """Convert VRD, VG150 or VG200 to COCO + rel_annotations, or these to VRD. Pictures stay where they are."""
+    """Convert a dataset to COCO with rel_annotations. Images stay where they are."""
     from polyadic.datasets import folder_of
     from polyadic.datasets.check import convert as run
 
     for path in run(name, folder_of(name, root), to, out, link_images=link_images):
         typer.echo(str(path))
     if name == "vg150":
-        typer.echo("note: loaded as coco every scene counts; the field's rules apply to vg150 alone", err=True)
+        typer.echo("note: loaded as coco every image counts; VG150's own rules apply to vg150 only", err=True)
 
 
-@app.command()
+@app.command(epilog=examples("polyadic data fetch vrd --root data/vrd"))
 def fetch(
     name: Name,
-    root: Annotated[Path, typer.Option("--root", help="The folder to fill.")],
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds without a byte before the next try.")] = 30.0,
+    root: Annotated[Path, typer.Option("--root", help="Folder to fill.")],
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds without data before the next try.")] = 30.0,
 ) -> None:
-    """Download a dataset: mirrors in turn, resumed after an interruption, checked before it gets its name."""
+    """Download a dataset. An interrupted download continues, and files are verified."""
     from polyadic.datasets.fetch import fetch as run
 
-    with progress.showing():
+    with long_job():
         paths = run(name, root, timeout=timeout)
     for path in paths:
         typer.echo(str(path))
     if not paths:
-        typer.echo(f"everything of {name} is in {root} already")
+        typer.echo(f"{root} already has all files of {name}")
 
 
-@app.command()
+@app.command(epilog=examples("polyadic data draw --out world --train 100 --test 20"))
 def draw(
-    out: Annotated[Path, typer.Option("--out", help="An empty folder for the pictures and the annotations.")],
-    train: Annotated[int, typer.Option("--train", help="Scenes to train on.")] = 800,
-    test: Annotated[int, typer.Option("--test", help="Scenes to test on.")] = 200,
+    out: Annotated[Path, typer.Option("--out", help="An empty folder for images and annotations.")],
+    train: Annotated[int, typer.Option("--train", help="Number of training scenes.")] = 800,
+    test: Annotated[int, typer.Option("--test", help="Number of test scenes.")] = 200,
     seed: Annotated[int, typer.Option("--seed", help="Another seed draws other scenes of the same world.")] = 0,
 ) -> None:
-    """Write the drawn world (toy) to disk as own data: PNG pictures, COCO + rel_annotations."""
+    """Write the toy dataset to disk in the format of your own data: PNG images, COCO with rel_annotations."""
     from polyadic.datasets.toy.world import World, write
 
-    world = World(train, test, seed)
-    with progress.showing():
-        paths = write(world, out)
+    with long_job():
+        paths = write(World(train, test, seed), out)
     for path in paths:
         typer.echo(str(path))
-    typer.echo(f"{train + test:,} pictures in {out / 'images'}; read them as the dataset coco", err=True)
+    typer.echo(f"{train + test:,} images in {out / 'images'}; read them as the dataset coco", err=True)

@@ -1,4 +1,4 @@
-"""`polyadic detect`: train a detector, and write what it finds in a split."""
+"""`polyadic detect`: train a detector, and write the boxes that it finds in a split."""
 
 from __future__ import annotations
 
@@ -9,58 +9,70 @@ from typing import Annotated
 
 import typer
 
-from polyadic.cli.flags import ANY, split_words, with_fields
-from polyadic.cli.train import DataRoot, aside, long_job
+from polyadic.cli.options import (
+    ANY,
+    DATASETS,
+    DataRoot,
+    Overwrite,
+    Resume,
+    check_resume,
+    examples,
+    long_job,
+    split_words,
+    with_fields,
+)
+from polyadic.cli.train import replacing
 from polyadic.structures.vocabulary import PolyadicError
 
 app = typer.Typer(
-    help="The first stage: a detector's boxes. Train one, and write a split's proposals.", no_args_is_help=True
+    help="Train an object detector, and write its boxes of a split.", no_args_is_help=True, rich_markup_mode="rich"
 )
-OWN = ("data", "dataset", "preset", "out", "resume", "overwrite", "help")
-
-DatasetName = Annotated[
-    str | None, typer.Option("--dataset", help="vrd, vg150, vg200, coco (own data) or toy (field data.dataset).")
-]
+OPTIONS = ("data", "dataset", "preset", "out", "resume", "overwrite", "help")
+PRESETS = "vgg16, resnet50-fpn, mobilenetv3-fpn, toy"
 
 
-@app.command(context_settings=ANY)
+@app.command(
+    context_settings=ANY,
+    epilog=examples(
+        "polyadic detect train mobilenetv3-fpn --data data/vrd --out runs/detector",
+        "polyadic detect train --resume --out runs/detector",
+    ),
+)
 def train(
     out: Annotated[Path, typer.Option("--out", help="A new folder for the run.")],
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="CONFIG [--SECTION.FIELD VALUE]...",
-            help="A preset (`polyadic detect config` lists them) or a .toml or .json file; then any of its fields.",
+            help=f"A preset ({PRESETS}), or a .toml or .json file; then any of its fields.",
         ),
     ] = None,
     preset: Annotated[str | None, typer.Option("--preset", help="The CONFIG, as an option.")] = None,
-    dataset: DatasetName = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", help=f"{DATASETS} (config field data.dataset).")] = None,
     data: DataRoot = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on in a run that was stopped; its own config is the default.")
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Remove the run that is there, and begin anew.")
-    ] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
 ) -> None:
-    """Train a Faster R-CNN. Ctrl-C loses nothing. Any field: --training.rate 1e-3 --weights random --seed 1."""
+    """Train a Faster R-CNN on the boxes of a dataset.
+
+    Ctrl-C loses no work, and --resume continues to the same weights. Any config field can be set as an option.
+    """
     from polyadic.config import load_detector_config
 
     given, fields = split_words(words or [])
     if given is not None and preset is not None:
         raise PolyadicError(f"expected one CONFIG, got {given} and --preset {preset}")
     name = given or preset
-    if resume and overwrite:
-        raise PolyadicError("--resume goes on in a run and --overwrite removes it: give one of them")
+    check_resume(resume, overwrite)
     if name is None and not resume:
-        raise PolyadicError("which CONFIG? A preset (`polyadic detect config` lists them), or a .toml or .json file")
+        raise PolyadicError(f"CONFIG is missing: a preset ({PRESETS}), or a .toml or .json file")
     before = None
     if resume:
         from polyadic.training.detector import detector_run_config
 
         before = detector_run_config(out.expanduser())
     config = before if name is None and before is not None else load_detector_config(str(name))
-    config = with_fields(config, fields, OWN)
+    config = with_fields(config, fields, OPTIONS)
     if dataset is not None:
         config = config.change(**{"data.dataset": dataset})
     root = str(data) if data is not None else config.data.root or (before.data.root if before else "")
@@ -71,52 +83,63 @@ def train(
     from polyadic.training.detector import train_detector
 
     start = time.monotonic()
-    with aside(out.expanduser(), overwrite), long_job(f"polyadic detect train --resume --out {out}"):
+    with replacing(out.expanduser(), overwrite), long_job(f"polyadic detect train --resume --out {out}"):
         train_detector(config, out, resume=resume)
     best = best_of(out.expanduser())
     numbers = ", ".join(f"{name} {value:.2f}" for name, value in best["held_out"].items())
-    typer.echo(f"detector: {out / 'model'}, the best of epoch {best['epoch']}: held-out {numbers or 'nothing'}")
+    typer.echo(f"detector: {out / 'model'}, best at epoch {best['epoch']}: held-out {numbers or 'nothing'}")
     typer.echo(f"{time.monotonic() - start:,.0f} seconds; curves: tensorboard --logdir {out}")
     typer.echo(f"next: polyadic detect run {out} --split train --out proposals.safetensors")
 
 
-@app.command()
+@app.command(epilog=examples("polyadic detect run runs/detector --split test --out test.safetensors"))
 def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run of `polyadic detect train`.")],
     out: Annotated[Path, typer.Option("--out", help="A .safetensors file (with class distributions) or .jsonl.")],
     split: Annotated[str, typer.Option("--split", help="train, fit, validation or test.")] = "train",
-    dataset: Annotated[str | None, typer.Option("--dataset", help="Another one of the same names.")] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Another dataset with the same classes.")] = None,
     data: DataRoot = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images at once.")] = 8,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where it was stopped.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Make the file anew.")] = False,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Images per batch.")] = 8,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a file that was stopped.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
 ) -> None:
-    """Write the boxes of all images of a split, and tell how good they are."""
+    """Write the detector's boxes of a split, and print how good they are."""
     from polyadic.experiments.proposals import MOST, detect_split
 
+    check_resume(resume, overwrite)
     with long_job(f"polyadic detect run {folder} --split {split} --out {out} --resume"):
-        found = detect_split(folder, split, out, dataset, data, batch, resume, overwrite)
-    typer.echo(f"{found.path}: {found.images:,} images, {found.boxes / max(found.images, 1):.1f} boxes per image")
-    if found.precision:
-        where = f" of the first {MOST:,} images" if found.images > MOST else ""
-        typer.echo(", ".join(f"{name} {value:.1f}" for name, value in found.precision.items()) + where)
-    if not math.isnan(found.ceiling):
-        typer.echo(
-            f"relations whose boxes are both found: {found.ceiling:.1f}%, with their labels: {found.labelled:.1f}%"
+        proposals = detect_split(
+            folder,
+            split,
+            out,
+            dataset=dataset,
+            root=data,
+            batch=batch,
+            resume=resume,
+            overwrite=overwrite,
         )
+    images = proposals.images
+    typer.echo(f"{proposals.path}: {images:,} images, {proposals.boxes / max(images, 1):.1f} boxes per image")
+    if proposals.precision:
+        where = f" of the first {MOST:,} images" if images > MOST else ""
+        typer.echo(", ".join(f"{name} {value:.1f}" for name, value in proposals.precision.items()) + where)
+    if not math.isnan(proposals.ceiling):
+        shares = f"{proposals.ceiling:.1f}%, with the right labels: {proposals.labelled:.1f}%"
+        typer.echo(f"relations with both boxes found: {shares}")
 
 
-@app.command()
+@app.command(epilog=examples("polyadic detect config vgg16 > my-detector.toml"))
 def config(
     source: Annotated[str | None, typer.Argument(metavar="[PRESET|FILE]", help="Default: list the presets.")] = None,
 ) -> None:
-    """Print a config as TOML with comments. Kept as a file and changed, it is a CONFIG of one's own."""
+    """List the detector presets, or print one as TOML."""
     from polyadic.config import DETECTOR_PRESETS, load_detector_config
 
     if source is not None:
         typer.echo(load_detector_config(source).to_toml())
         return
     width = max(map(len, DETECTOR_PRESETS))
-    for name, each in DETECTOR_PRESETS.items():
-        where = f"dataset {each.data.dataset}, pictures of {each.side} to {each.longest} pixels"
-        typer.echo(f"{name:{width}}  {each.network}, {each.weights} weights, {where}; {each.training.epochs} epochs")
+    for name, preset in DETECTOR_PRESETS.items():
+        where = f"dataset {preset.data.dataset}, images of {preset.side} to {preset.longest} pixels"
+        epochs = f"{preset.training.epochs} epochs"
+        typer.echo(f"{name:{width}}  {preset.network}, {preset.weights} weights, {where}; {epochs}")

@@ -1,273 +1,379 @@
-"""`polyadic evaluate PREDICTIONS|RUN`: predictions, the baseline and the ceiling under the field's protocols."""
+"""`polyadic evaluate PREDICTIONS|RUN`: recall under the field's protocols, beside a baseline and the ceiling."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from polyadic.cli.options import DATASETS, AsJson, long_job, parse_k
+from polyadic.structures.vocabulary import PolyadicError
+
 if TYPE_CHECKING:
     from polyadic.evaluation.compare import Comparison
     from polyadic.evaluation.protocol import Protocol
+    from polyadic.experiments.results import RunScores
     from polyadic.structures.detections import Detections
     from polyadic.structures.relations import Relations
     from polyadic.structures.scenes import Dataset
-    from polyadic.structures.vocabulary import Vocabulary
+
+PARTS = ("prior", "selected", "geometry", "relabel", "dedup")
+_PROTOCOL, _RUN, _OUTPUT = "Protocol", "For a RUN", "Output"
 
 
 def command(
     predictions: Annotated[
         Path,
         typer.Argument(
-            metavar="PREDICTIONS|RUN", help="Ours (.jsonl), Lu's (.mat), neural-motifs' (.pkl); or a run, or its model."
+            metavar="PREDICTIONS|RUN",
+            help="Predictions: ours (.jsonl), Lu's (.mat) or neural-motifs' (.pkl). Or a training run, or its model.",
         ),
     ],
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", help="vrd, vg150, vg200, toy, or coco for own data. Default: the run's.")
-    ] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", help=f"{DATASETS}. Default: the run's.")] = None,
     root: Annotated[
-        Path | None, typer.Option("--root", "--data", help="The folder that holds the dataset. Default: the run's.")
+        Path | None, typer.Option("--root", "--data", help="Folder of the dataset. Default: the run's.")
     ] = None,
     split: Annotated[
         str, typer.Option("--split", help="The split that was predicted, or that a run predicts.")
     ] = "test",
+    detections: Annotated[
+        Path | None,
+        typer.Option("--detections", help="The detector's boxes: for a RUN, or for the baseline and the ceiling."),
+    ] = None,
+    validation: Annotated[
+        Path | None, typer.Option("--validation", help="Predictions of the validation split, to choose free k on.")
+    ] = None,
     protocol: Annotated[
-        list[str] | None, typer.Option("--protocol", help="lu2016 (default), reldn, motifs, vtranse, dsr.")
+        list[str] | None,
+        typer.Option(
+            "--protocol",
+            metavar="NAME...",
+            help="lu2016 (default), reldn, motifs, vtranse or dsr.",
+            rich_help_panel=_PROTOCOL,
+        ),
     ] = None,
     task: Annotated[
         list[str] | None,
         typer.Option(
             "--task",
-            help="relationship (default), phrase, phrase-classification (a run's default), predicate-classification.",
+            metavar="TASK...",
+            help="relationship (default), phrase, phrase-classification (default of a run), predicate-classification.",
+            rich_help_panel=_PROTOCOL,
         ),
     ] = None,
     k: Annotated[
         list[str] | None,
-        typer.Option("--k", help="Relations per pair: numbers, any, free. Default: the protocol's; a run's: free."),
-    ] = None,
-    top: Annotated[list[int] | None, typer.Option("--top", help="N of R@N. Default: 20 50 100.")] = None,
-    validation: Annotated[
-        Path | None,
-        typer.Option("--validation", help="Relations of the validation split, on which free k is chosen."),
-    ] = None,
-    detections: Annotated[
-        Path | None,
         typer.Option(
-            "--detections",
-            help="The detector's boxes: for baseline and ceiling, if not in PREDICTIONS; for a RUN to relate.",
+            "--k",
+            metavar="K...",
+            help="Predictions per pair of boxes: a number, any, or free (chosen on the validation split).",
+            rich_help_panel=_PROTOCOL,
+        ),
+    ] = None,
+    top: Annotated[
+        list[int] | None,
+        typer.Option("--top", metavar="N...", help="N of R@N. Default: 20 50 100.", rich_help_panel=_PROTOCOL),
+    ] = None,
+    match: Annotated[
+        Literal["one-to-one", "many-to-one"] | None,
+        typer.Option("--match", help="May several predictions hit one ground truth?", rich_help_panel=_PROTOCOL),
+    ] = None,
+    aggregate: Annotated[
+        Literal["pooled", "image-mean"] | None,
+        typer.Option("--aggregate", help="Over all ground truths, or per image.", rich_help_panel=_PROTOCOL),
+    ] = None,
+    k_unit: Annotated[
+        Literal["triplet", "predicate"] | None,
+        typer.Option("--k-unit", help="What k counts for each pair of boxes.", rich_help_panel=_PROTOCOL),
+    ] = None,
+    no_prediction: Annotated[
+        Literal["count", "drop"] | None,
+        typer.Option("--no-prediction", help="Images without predictions.", rich_help_panel=_PROTOCOL),
+    ] = None,
+    tie: Annotated[
+        Literal["first", "last"] | None,
+        typer.Option("--tie", help="Which of equal scores ranks first.", rich_help_panel=_PROTOCOL),
+    ] = None,
+    iou_offset: Annotated[
+        int | None,
+        typer.Option(
+            "--iou-offset", help="1: the last pixel belongs to a box; 0: it does not.", rich_help_panel=_PROTOCOL
         ),
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without", help="Parts that a run leaves out: prior, selected, geometry, relabel, dedup."),
+        typer.Option(
+            "--without",
+            metavar="PART...",
+            help="Leave out parts of the score: prior, selected, geometry, relabel, dedup.",
+            rich_help_panel=_RUN,
+        ),
     ] = None,
-    save: Annotated[Path | None, typer.Option("--save", help="A new .jsonl file for a run's predictions.")] = None,
-    match: Annotated[str | None, typer.Option("--match", help="one-to-one or many-to-one.")] = None,
-    aggregate: Annotated[str | None, typer.Option("--aggregate", help="pooled or image-mean.")] = None,
-    k_unit: Annotated[str | None, typer.Option("--k-unit", help="triplet or predicate.")] = None,
-    no_prediction: Annotated[str | None, typer.Option("--no-prediction", help="count or drop.")] = None,
-    tie: Annotated[str | None, typer.Option("--tie", help="first or last.")] = None,
-    iou_offset: Annotated[int | None, typer.Option("--iou-offset", help="1 or 0.")] = None,
-    bootstrap: Annotated[int, typer.Option("--bootstrap", min=0, help="Replicates for 95% intervals over images.")] = 0,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="A new .jsonl file for the predictions.", rich_help_panel=_RUN)
+    ] = None,
     table1: Annotated[
         bool,
         typer.Option(
-            "--table1", help="A run in the columns of the paper's Table 1: --task relationship phrase --k 1 10 free."
+            "--table1",
+            help="The columns of the paper's Table 1: --task relationship phrase --k 1 10 free.",
+            rich_help_panel=_RUN,
         ),
     ] = False,
+    bootstrap: Annotated[
+        int,
+        typer.Option(
+            "--bootstrap", metavar="N", min=0, help="Replicates for 95% intervals over images.", rich_help_panel=_OUTPUT
+        ),
+    ] = 0,
     misses: Annotated[
         bool,
-        typer.Option("--misses", help="Where the truths go: hit, box missing, wrong label, ... With --csv that alone."),
+        typer.Option(
+            "--misses",
+            help="Error breakdown per ground truth: hit, box missing, wrong label, ...",
+            rich_help_panel=_OUTPUT,
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs instead of a table for people.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="One line per number, for a results file.")] = False,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print one line per number.", rich_help_panel=_OUTPUT)] = False,
 ) -> None:
-    """Score predictions, or a run, under named protocols. Some options take several values: --k 1 10 free."""
+    """Score predictions, or a run, under named protocols.
+
+    Beside them stand a count table and the ceiling of the boxes. Some options take several values: --k 1 10 free.
+    """
     from polyadic.evaluation.protocol import get_protocol
-    from polyadic.structures.vocabulary import PolyadicError
 
-    switches: dict[str, Any] = {"match": match, "aggregate": aggregate, "k_unit": k_unit, "tie": tie}
-    switches |= {"no_prediction": no_prediction, "iou_offset": iou_offset}
-    switches["tops"] = tuple(sorted(set(top))) if top else None
-    changes = {name: value for name, value in switches.items() if value is not None}
-    for word in k or ():
-        _number("any" if word == "free" else word)
+    is_run = predictions.expanduser().is_dir()
+    switches = {"match": match, "aggregate": aggregate, "k_unit": k_unit, "tie": tie, "no_prediction": no_prediction}
+    changes: dict[str, Any] = {
+        name: value for name, value in {**switches, "iou_offset": iou_offset}.items() if value is not None
+    }
+    if top:
+        changes["tops"] = tuple(sorted(set(top)))
+    words = list(dict.fromkeys(k or ()))
+    for word in words:
+        parse_k("any" if word == "free" else word)
     bases = [get_protocol(name).change(**changes) for name in dict.fromkeys(protocol or ["lu2016"])]
+    tasks: list[str] = list(dict.fromkeys(task or ()))
     if table1:
-        if not predictions.expanduser().is_dir() or task or k or top or len(bases) > 1:
+        if not is_run or tasks or words or top or len(bases) > 1:
             raise PolyadicError("--table1 is for a run under one protocol, and sets --task, --k and --top itself")
-        task, k = ["relationship", "phrase"], ["1", "10", "free"]
+        tasks, words = ["relationship", "phrase"], ["1", "10", "free"]
         bases = [base.change(tops=(50, 100)) for base in bases]
-    if predictions.expanduser().is_dir():
-        from polyadic.cli.evaluate_run import scores_of
-
+    if is_run:
         if validation is not None:
             raise PolyadicError("--validation is for files: a run predicts the validation split itself")
         bases = [base if k_unit else base.change(k_unit="triplet") for base in bases]
-        tasks = task or ["relationship" if detections else "phrase-classification"]
-        asked = [base.change(task=each) for base in bases for each in dict.fromkeys(tasks)]
-        words = list(dict.fromkeys(k or ["free" if split == "test" else "any"]))
-        ks: list[int | Literal["free"] | None] = ["free" if word == "free" else _number(word) for word in words]
-        scored = scores_of(
-            predictions, asked, ks, split, dataset, root, detections, without or [], save, bootstrap, misses
+        tasks = tasks or ["relationship" if detections else "phrase-classification"]
+        asked = [base.change(task=name) for base in bases for name in tasks]
+        words = words or ["free" if split == "test" else "any"]
+        scores = _run_scores(
+            predictions,
+            asked,
+            words,
+            place=(split, dataset, root),
+            detections=detections,
+            without=without or [],
+            bootstrap=bootstrap,
+            save=save,
+            misses=misses,
         )
-        if table1 and not as_json and not as_csv:
-            from polyadic.report import misses_table, table1_table
+    else:
+        for value, option in ((without, "--without"), (save, "--save")):
+            if value is not None:
+                raise PolyadicError(f"{option} is for a run, and {predictions} is not a folder")
+        if dataset is None:
+            raise PolyadicError(f"--dataset is missing: what was predicted in {predictions}? {DATASETS}")
+        if validation is not None and "free" not in words:
+            raise PolyadicError("--validation is for choosing k: give --k free as well")
+        asked = [base.change(task=name) for base in bases for name in tasks or ["relationship"]]
+        scores = _file_scores(
+            predictions,
+            asked,
+            words,
+            place=(split, dataset, root),
+            detections=detections,
+            validation=validation,
+            bootstrap=bootstrap,
+            misses=misses,
+        )
+    _show(predictions.name, scores, as_json, as_csv, table1)
 
-            table1_table(predictions.name, scored.result, scored.free, scored.notes)
-            misses_table(scored.result.misses)
-        else:
-            _show(predictions.name, scored.result, list(scored.notes), scored.free, as_json, as_csv)
-        return
-    for value, option in ((without, "--without"), (save, "--save")):
-        if value is not None:
-            raise PolyadicError(f"{option} is for a run, and {predictions} is no folder")
-    if dataset is None:
-        raise PolyadicError(f"--dataset: which one was predicted in {predictions}? vrd, vg150, vg200, toy or coco")
-    if validation is not None and "free" not in (k or ()):
-        raise PolyadicError("--validation is for choosing k: give --k free as well")
-    asked = [base.change(task=each) for base in bases for each in dict.fromkeys(task or ["relationship"])]
-    _evaluate_file(
-        predictions, dataset, root, split, asked, k, validation, detections, bootstrap, misses, as_json, as_csv
-    )
+
+Place = tuple[str, str | None, Path | None]  # split, dataset, root
 
 
-def _evaluate_file(
-    predictions: Path,
-    dataset: str,
-    root: Path | None,
-    split: str,
-    asked: list[Protocol],
-    k: list[str] | None,
-    validation: Path | None,
+def _run_scores(
+    folder: Path,
+    protocols: Sequence[Protocol],
+    words: Sequence[str],
+    *,
+    place: Place,
     detections: Path | None,
+    without: Sequence[str],
+    bootstrap: int,
+    save: Path | None,
+    misses: bool,
+) -> RunScores:
+    """Open the run, predict its split and score it."""
+    from polyadic.evaluation.compare import PREDICTIONS
+    from polyadic.experiments.runs import K, evaluate_run, open_run, read_detections_of
+    from polyadic.model.scoring import Parts
+
+    for word in without:
+        if word not in PARTS:
+            raise PolyadicError(f"--without: expected {', '.join(PARTS)}, got {word!r}")
+    split, dataset, root = place
+    ks: list[K] = ["free" if word == "free" else parse_k(word) for word in words]
+    run = open_run(folder, split, dataset, root=root)
+    boxes = None if detections is None else read_detections_of(detections, run)
+    parts = Parts(**{name: name not in without for name in PARTS})
+    with long_job():
+        scores = evaluate_run(
+            run, protocols, ks, detections=boxes, parts=parts, bootstrap=bootstrap, save=save, misses=misses
+        )
+    if not without:
+        return scores
+    name = f"{PREDICTIONS} without {', '.join(name for name in PARTS if name in without)}"
+    rows = tuple((name if what == PREDICTIONS else what, row) for what, row in scores.result.rows)
+    return replace(scores, result=replace(scores.result, rows=rows))
+
+
+def _file_scores(
+    file: Path,
+    asked: Sequence[Protocol],
+    words: Sequence[str],
+    *,
+    place: Place,
+    detections: Path | None,
+    validation: Path | None,
     bootstrap: int,
     misses: bool,
-    as_json: bool,
-    as_csv: bool,
-) -> None:
+) -> RunScores:
+    """Score a file of predictions."""
     from polyadic.datasets import load_dataset
     from polyadic.evaluation.compare import compare
-    from polyadic.structures.vocabulary import PolyadicError
+    from polyadic.experiments.results import RunScores
 
+    split, dataset, root = place
+    assert dataset is not None, "checked by the command"
     data = load_dataset(dataset, root, split)
     notes: list[str] = []
-    free: dict[Protocol, int | None] = {}
     train: Dataset | None = None
     try:
         train = load_dataset(dataset, root, "fit" if split == "validation" else "train")
     except PolyadicError as error:
         notes.append(f"no count table and no zero-shot recall: the training split cannot be read ({error})")
+    free: dict[Protocol, int | None] = {}
     protocols: list[Protocol] = []
-    for base in asked:
-        for word in dict.fromkeys(k or [str(base.k or "any")]):
-            if word == "free" and validation is None:
-                notes.append(
-                    f"{base.name} {base.task}: no row for free k, which is chosen on the validation split, never on "
-                    f"{split}: give the predictions of that split (--validation FILE)"
-                )
-            elif word == "free":
-                chosen, images = _free_k(base, dataset, root, split, validation)
-                found = f"free k = {chosen or 'any'}, chosen on {images:,} validation images"
-                notes.append(f"{base.name} {base.task}: {found}")
-                free[base.change(k=chosen)] = chosen
-                protocols.append(base.change(k=chosen))
-            else:
-                protocols.append(base.change(k=_number(word)))
-    if not protocols:
-        raise PolyadicError(notes[-1])
-    protocols = list(dict.fromkeys(protocols))
-    if train is not None:
-        protocols = [each.change(subset=subset) for each in protocols for subset in ("all", "zero-shot")]
-    boxes = _detections(predictions.expanduser(), detections, data.vocabulary)
-    result = compare(data, _stream(predictions, data), protocols, train, boxes, bootstrap, misses)
-    _show(predictions.name, result, notes, free, as_json, as_csv)
+    with long_job():
+        for base in asked:
+            name = f"{base.name} {base.task}"
+            for word in words or [str(base.k or "any")]:
+                if word != "free":
+                    protocols.append(base.change(k=parse_k(word)))
+                elif validation is None:
+                    notes.append(
+                        f"{name}: no row for free k, which is chosen on the validation split, never on {split}: give "
+                        "the predictions of that split (--validation FILE)"
+                    )
+                else:
+                    chosen, images = _free_k(base, (split, dataset, root), validation)
+                    notes.append(f"{name}: free k = {chosen or 'any'}, chosen on {images:,} validation images")
+                    free[base.change(k=chosen)] = chosen
+                    protocols.append(base.change(k=chosen))
+        if not protocols:
+            raise PolyadicError(notes[-1])
+        protocols = list(dict.fromkeys(protocols))
+        if train is not None:
+            protocols = [each.change(subset=subset) for each in protocols for subset in ("all", "zero-shot")]
+        boxes = _detections(file.expanduser(), detections, data)
+        result = compare(
+            data,
+            _stream(file, data),
+            protocols,
+            train=train,
+            detections=boxes,
+            bootstrap=bootstrap,
+            misses=misses,
+        )
+    return RunScores(result, free, tuple(notes))
 
 
-def _show(
-    name: str,
-    result: Comparison,
-    notes: list[str],
-    free: dict[Protocol, int | None],
-    as_json: bool,
-    as_csv: bool,
-) -> None:
-    from polyadic.report import comparison_table, misses_table
-
-    if as_json:
-        value = {"predictions": name, **result.to_json(), "notes": [*notes, *result.notes]}
-        value["free_k"] = {f"{each.name} {each.task}": k or "any" for each, k in free.items()}
-        typer.echo(json.dumps(value))
-    elif as_csv:
-        where = {"dataset": result.dataset, "split": result.split}
-        typer.echo(result.to_csv() if result.misses is None else result.misses.to_csv(**where), nl=False)
-        for note in (*notes, *result.notes):
-            typer.echo(f"note: {note}", err=True)
-    else:
-        comparison_table(name, result, notes, free)
-        misses_table(result.misses)
-
-
-def _number(word: str) -> int | None:
-    from polyadic.structures.vocabulary import PolyadicError
-
-    if word == "any":
-        return None
-    if word.isascii() and word.isdecimal() and int(word) > 0:
-        return int(word)
-    raise PolyadicError(f"--k: expected whole numbers from 1, any or free, got {word!r}")
-
-
-def _free_k(base: Protocol, dataset: str, root: Path | None, split: str, file: Path | None) -> tuple[int | None, int]:
+def _free_k(base: Protocol, place: tuple[str, str, Path | None], file: Path) -> tuple[int | None, int]:
+    """The k chosen on the validation split, and its number of images."""
     from polyadic.datasets import load_dataset
     from polyadic.evaluation import choose_k
-    from polyadic.structures.vocabulary import PolyadicError
 
-    if split in ("validation", "train") or file is None:
-        raise PolyadicError(f"--k free: k is chosen on the validation split, so it cannot be scored on {split}")
+    split, dataset, root = place
+    if split in ("validation", "train"):
+        raise PolyadicError(f"--k free: k is chosen on the validation split, so {split} cannot be scored with it")
     held_out = load_dataset(dataset, root, "validation")
     if not len(held_out):
-        raise PolyadicError(f"--k free: {dataset} has no validation images (own data may bring a validation.json)")
+        raise PolyadicError(f"--k free: {dataset} has no validation images (your own data may have a validation.json)")
     return choose_k(held_out, _stream(file, held_out), base, len(held_out.vocabulary.predicates)), len(held_out)
 
 
 def _stream(path: Path, data: Dataset) -> Iterator[Relations]:
-    """A file's predictions with a progress bar; an image outside the split is named with its file."""
-    from polyadic import progress
+    """Read a file's predictions; report an image that is not in the split."""
     from polyadic.io.records import read_relations
-    from polyadic.structures.vocabulary import PolyadicError
+    from polyadic.progress import track
 
     names = [scene.name for scene in data]
     known = set(names)
     number = 0
-    records = read_relations(path, data.vocabulary, names)
-    with progress.showing():
-        for number, each in enumerate(progress.track(records, path.name, len(known)), 1):
-            if each.image not in known:
-                split = f"the {len(known):,} of {data.name} {data.split}"
-                hint = _alike(each.image, names)
-                raise PolyadicError(f"{path.name}, record {number}: image {each.image!r} is none of {split}{hint}")
-            yield each
+    for number, relations in enumerate(track(read_relations(path, data.vocabulary, names), path.name, len(known)), 1):
+        if relations.image not in known:
+            split = f"the {len(known):,} images of {data.name} {data.split}"
+            hint = _nearest(relations.image, names)
+            raise PolyadicError(f"{path.name}, record {number}: image {relations.image!r} is not among {split}{hint}")
+        yield relations
     if number == 0:
         raise PolyadicError(f"{path.name}: no predictions in the file")
 
 
-def _alike(name: str, names: list[str]) -> str:
-    """A name of the split that is probably meant: without its folder or suffix the same, or nearly."""
+def _nearest(name: str, names: list[str]) -> str:
+    """Suggest a name of the split: the same without folder or suffix, or a similar one."""
     same = next((other for other in names if Path(other).stem == Path(name).stem), None)
     near = [same] if same else get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _detections(predictions: Path, path: Path | None, vocabulary: Vocabulary) -> dict[str, Detections] | None:
-    """The detector's boxes, if a file says them; Lu's predictions have theirs beside them."""
+def _detections(predictions: Path, path: Path | None, data: Dataset) -> dict[str, Detections] | None:
+    """The detector's boxes, if there is a file of them; Lu's predictions have theirs in the same folder."""
     from polyadic.io.records import read_detections
 
     if path is None and predictions.suffix == ".mat":
         beside = predictions.with_name("objectDetRCNN.mat")
         path = beside if beside.exists() else None
-    return None if path is None else {each.image: each for each in read_detections(path, vocabulary)}
+    return None if path is None else {boxes.image: boxes for boxes in read_detections(path, data.vocabulary)}
+
+
+def _show(name: str, scores: RunScores, as_json: bool, as_csv: bool, table1: bool) -> None:
+    from polyadic.cli.tables import comparison_table, outcome_table, table1_table
+
+    result, notes = scores.result, [*scores.notes, *scores.result.notes]
+    if as_json:
+        free = {f"{protocol.name} {protocol.task}": k or "any" for protocol, k in scores.free.items()}
+        typer.echo(json.dumps({"predictions": name, **result.to_json(), "notes": notes, "free_k": free}))
+    elif as_csv:
+        typer.echo(_csv(result), nl=False)
+        for note in notes:
+            typer.echo(f"note: {note}", err=True)
+    else:
+        if table1:
+            table1_table(name, result, scores.free, scores.notes)
+        else:
+            comparison_table(name, result, scores.notes, scores.free)
+        outcome_table(result.misses)
+
+
+def _csv(result: Comparison) -> str:
+    if result.misses is None:
+        return result.to_csv()
+    return result.misses.to_csv(dataset=result.dataset, split=result.split)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from polyadic.cli.options import check_resume, parse_k
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
@@ -17,151 +19,300 @@ if TYPE_CHECKING:
     from polyadic.model.relation_model import RelationModel
     from polyadic.structures.labels import NameMapping, UnknownPolicy
 
+_BOXES, _ANSWERS, _OUTPUT, _SPEED = "Boxes", "Relations", "Output", "Speed"
+
 
 def command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[RUN] PATHS",
-            help="RUN: a training run, or a saved model; without, the model that comes with polyadic (VRD's names). "
-            "PATHS: photos, folders, patterns; without, all images of --detections, by a model that sees no pixels.",
+            help="RUN: a training run or a saved model; default: the model that comes with polyadic, with VRD's "
+            "classes. PATHS: photos, folders, patterns; a model without pixels can do without, with --detections.",
         ),
     ] = None,
     detector: Annotated[
         str | None,
         typer.Option(
             "--detector",
-            help="A run of `polyadic detect train`, an .onnx file, or one of torchvision's, trained on COCO: "
-            "resnet50-fpn (without RUN the default), mobilenetv3-fpn.",
+            help="A run of `polyadic detect train`, an .onnx file, or torchvision's resnet50-fpn (default without "
+            "RUN) or mobilenetv3-fpn, trained on COCO.",
+            rich_help_panel=_BOXES,
         ),
     ] = None,
     detections: Annotated[
-        Path | None, typer.Option("--detections", help="Boxes found before: .json, .jsonl, .safetensors, Lu's .mat.")
+        Path | None,
+        typer.Option(
+            "--detections",
+            help="Boxes from a file: .json, .jsonl, .safetensors, or Lu's .mat.",
+            rich_help_panel=_BOXES,
+        ),
     ] = None,
     names: Annotated[
-        Path | None, typer.Option("--names", help="Class names of an .onnx detector, one per line.")
+        Path | None,
+        typer.Option("--names", help="Class names of an .onnx detector, one per line.", rich_help_panel=_BOXES),
     ] = None,
     categories: Annotated[
-        Path | None, typer.Option("--categories", help="A COCO file that names the categories of --detections.")
+        Path | None,
+        typer.Option(
+            "--categories", help="A COCO file that names the categories of --detections.", rich_help_panel=_BOXES
+        ),
     ] = None,
     mapping: Annotated[
         Path | None,
         typer.Option(
             "--mapping",
-            help='The detector\'s names to the model\'s, JSON or TOML: {"tv": "monitor"}. By default COCO\'s '
-            "to VRD's, if it has those.",
+            help='The detector\'s class names to the model\'s, JSON or TOML: {"tv": "monitor"}. '
+            "Default: COCO's to VRD's.",
+            rich_help_panel=_BOXES,
         ),
     ] = None,
     unknown: Annotated[
-        str, typer.Option("--unknown", help="drop or keep: boxes of classes that the model has no name for.")
+        Literal["drop", "keep"],
+        typer.Option("--unknown", help="Boxes of classes that the model does not know.", rich_help_panel=_BOXES),
     ] = "drop",
-    top: Annotated[int, typer.Option("--top", min=1, help="Relations per photo.")] = 20,
-    k: Annotated[str, typer.Option("--k", help="Relations per ordered pair of boxes: a number, or any.")] = "1",
-    least: Annotated[float, typer.Option("--min-score", min=0.0, help="Leave out those of a lower score.")] = 0.0,
-    subject: Annotated[str | None, typer.Option("--subject", help="Ask: relations with this subject.")] = None,
-    predicate: Annotated[str | None, typer.Option("--predicate", help="Ask: with this predicate.")] = None,
-    object: Annotated[str | None, typer.Option("--object", help="Ask: with this object.")] = None,
-    drawn: Annotated[Path | None, typer.Option("--draw", help="A folder for pictures of what was found.")] = None,
-    draw_as: Annotated[str, typer.Option("--draw-as", help="png or svg.")] = "png",
-    out: Annotated[Path | None, typer.Option("--out", help="A .jsonl file for the relations.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on in --out: what is in it is done.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out and pictures that are there.")] = False,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Photos at once.")] = 8,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps.")] = "auto",
-    threads: Annotated[int, typer.Option("--threads", min=0, help="Of the CPU; 0: as torch decides.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON Lines on standard output instead of text.")] = False,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=1, help="Relations per photo.", rich_help_panel=_ANSWERS)
+    ] = 20,
+    k: Annotated[
+        str,
+        typer.Option("--k", help="Relations per ordered pair of boxes: a number, or any.", rich_help_panel=_ANSWERS),
+    ] = "1",
+    min_score: Annotated[
+        float,
+        typer.Option(
+            "--min-score",
+            metavar="X",
+            min=0.0,
+            help="Leave out relations with a lower score.",
+            rich_help_panel=_ANSWERS,
+        ),
+    ] = 0.0,
+    subject: Annotated[
+        str | None, typer.Option("--subject", help="Only relations with this subject.", rich_help_panel=_ANSWERS)
+    ] = None,
+    predicate: Annotated[
+        str | None, typer.Option("--predicate", help="Only relations with this predicate.", rich_help_panel=_ANSWERS)
+    ] = None,
+    object: Annotated[
+        str | None, typer.Option("--object", help="Only relations with this object.", rich_help_panel=_ANSWERS)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A .jsonl file for the relations.", rich_help_panel=_OUTPUT)
+    ] = None,
+    drawn: Annotated[
+        Path | None, typer.Option("--draw", help="Folder for pictures of the relations.", rich_help_panel=_OUTPUT)
+    ] = None,
+    draw_as: Annotated[
+        Literal["png", "svg"], typer.Option("--draw-as", help="Format of the pictures.", rich_help_panel=_OUTPUT)
+    ] = "png",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON Lines instead of text.", rich_help_panel=_OUTPUT)
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue --out: photos in it are skipped.", rich_help_panel=_OUTPUT)
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace --out and existing pictures.", rich_help_panel=_OUTPUT)
+    ] = False,
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", min=1, help="Photos per batch.", rich_help_panel=_SPEED)
+    ] = 8,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.", rich_help_panel=_SPEED)] = "auto",
+    threads: Annotated[
+        int,
+        typer.Option("--threads", metavar="N", min=0, help="CPU threads; 0: torch decides.", rich_help_panel=_SPEED),
+    ] = 0,
 ) -> None:
-    """Who does what to whom in photos. Boxes come from the run's own detector, another one, or a file."""
-    from polyadic import progress
-    from polyadic.cli.choosing import choose_photos, fingerprint, load_model, part, set_detector
-    from polyadic.experiments.photo_log import PhotoLog, draw, picture_targets
-    from polyadic.experiments.photos import Question, predict_photos
+    """Find relations in photos: who does what to whom.
+
+    Boxes come from the run's own detector, from another one (--detector), or from a file (--detections).
+    """
+    from polyadic.experiments.photos import PhotoLog, Question, draw, drawing_paths, predict_photos
     from polyadic.pretrained import synonyms, table_file
+    from polyadic.progress import Interrupted, interruptible, say, showing
 
     if detector is not None and detections is not None:
-        raise PolyadicError("--detector finds boxes and --detections has them: give one of them")
-    if resume and overwrite:
-        raise PolyadicError("--resume goes on in a file and --overwrite replaces it: give one of them")
+        raise PolyadicError("--detector and --detections are mutually exclusive")
+    check_resume(resume, overwrite)
     if resume and out is None:
-        raise PolyadicError("--resume goes on in the file --out: give it")
-    if not math.isfinite(least):
-        raise PolyadicError(f"--min-score: expected a number from 0, got {least}")
-    run, paths = part(words or [])
+        raise PolyadicError("--resume continues the file --out: give it as well")
+    if not math.isfinite(min_score):
+        raise PolyadicError(f"--min-score: expected a number from 0, got {min_score}")
+    run, paths = _split(words or [])
     if not paths and drawn is not None:
-        raise PolyadicError("--draw draws on photos: name them, or folders, or patterns")
+        raise PolyadicError("--draw needs photos: name files, folders or patterns")
     if not paths and detections is None:
-        raise PolyadicError("no PATHS: name photos, folders or patterns")
-    _one_of("--unknown", unknown, ("drop", "keep"))
-    choice: UnknownPolicy = "keep" if unknown == "keep" else "drop"
-    _one_of("--draw-as", draw_as, ("png", "svg"))
+        raise PolyadicError("PATHS are missing: name photos, folders or patterns")
     asked = {"subject": subject, "predicate": predicate, "object": object}
     given = tuple((name, word) for name, word in asked.items() if word is not None)
     if len(given) == 3:
-        raise PolyadicError("--subject, --predicate, --object: give one or two of them; what is left is what you ask")
-    question = Question(_number(k), top, least, given)
-    photos = choose_photos(run, paths)
-    model = load_model(run, device, threads)
+        raise PolyadicError("--subject, --predicate and --object: give at most two, the third is the answer")
+    question = Question(parse_k(k), top, min_score, given)
+    photos = _photos(run, paths)
+    model = _load_model(run, device, threads)
     for name, word in given:
         model.vocabulary.index(name, word)
     table = synonyms(model.vocabulary) if mapping is None else None
     if run is None and detector is None and detections is None:
         detector = "resnet50-fpn"
     if detector is not None:
-        set_detector(model, detector, names, table or mapping, choice)
+        _set_detector(model, detector, names, table or mapping, unknown)
     if detections is None and model.detector is None:
         raise PolyadicError(
-            f"{run} has no detector of its own: give one (--detector, a run of `polyadic detect train`, an .onnx file, "
-            "or torchvision's resnet50-fpn) or boxes found before (--detections)"
+            f"{run} has no detector: give --detector (a run of `polyadic detect train`, an .onnx file, or "
+            "torchvision's resnet50-fpn), or boxes with --detections"
         )
-    items = _items(model, photos, detections, categories, table or mapping, choice)
+    items = _items(model, photos, detections, categories, table or mapping, unknown)
     targets = {}
     if drawn is not None:
-        targets = picture_targets(photos, paths, drawn.expanduser(), draw_as, overwrite or resume)
-    others = (detections, names, categories, mapping if table is None else table_file())
-    made = fingerprint(run, detector, others, (question, unknown))
-    log = None if out is None else PhotoLog(out.expanduser(), made, resume, overwrite)
-    ready = set() if log is None else log.done.intersection(item.name for item in items)
-    if ready:
-        typer.echo(f"{len(ready):,} photos are in {out} already", err=True)
-    failed = done = found = 0
-    with progress.showing(), progress.interruptible():
+        replace = overwrite or resume
+        targets = drawing_paths(photos, paths, drawn.expanduser(), suffix=draw_as, overwrite=replace)
+    log = None
+    if out is not None:
+        files = (detections, names, categories, mapping if table is None else table_file())
+        fingerprint = _fingerprint(run, detector, files, (question, unknown))
+        log = PhotoLog(out.expanduser(), fingerprint, resume=resume, overwrite=overwrite)
+    done = set() if log is None else log.done.intersection(item.name for item in items)
+    if done:
+        typer.echo(f"skipping {len(done):,} photos that are already in {out}", err=True)
+    failed = written = relations = 0
+    with showing(), interruptible():
         try:
-            for result in predict_photos(model, items, question, batch, ready):
+            for result in predict_photos(model, items, question, batch=batch, done=done):
                 if result.problem is not None:
                     failed += 1
-                    progress.say(f"polyadic: passed over: {_plain(result.problem)}")
+                    say(f"polyadic: skipped: {_printable(result.problem)}")
                     continue
                 if result.name in targets:
                     draw(result, targets[result.name])
                 if log is not None:
                     log.write(result)
                 else:
-                    if not done and not as_json:
+                    if not written and not as_json:
                         _print_heading(question)
                     _print(result, as_json)
-                done, found = done + 1, found + len(result.relations)
-        except progress.Interrupted:
-            again = "with --resume" if log is not None else "the same command"
-            typer.echo(f"polyadic: stopped after {done:,} photos; go on {again}", err=True)
+                written, relations = written + 1, relations + len(result.relations)
+        except Interrupted:
+            how = "with --resume" if log is not None else "with the same command"
+            typer.echo(f"polyadic: stopped after {written:,} photos; continue {how}", err=True)
             raise typer.Exit(130) from None
-    _tell_dropped(model, detections)
+    _report_dropped(model, detections)
     if log is not None or drawn is not None:
-        where = " and ".join(str(each) for each in (out, drawn) if each is not None)
-        typer.echo(f"{done:,} photo{'s' * (done != 1)}, {found:,} relations: {where}", err=as_json)
+        where = " and ".join(str(path) for path in (out, drawn) if path is not None)
+        typer.echo(f"{written:,} photo{'s' * (written != 1)}, {relations:,} relations: {where}", err=as_json)
     if failed:
-        typer.echo(f"polyadic: {failed:,} of {done + failed:,} photos could not be done", err=True)
+        typer.echo(f"polyadic: {failed:,} of {written + failed:,} photos failed", err=True)
         raise typer.Exit(1)
 
 
-def _tell_dropped(model: RelationModel, detections: Path | None) -> None:
-    """Boxes that an .onnx detector found, of classes that the model has no name for."""
-    if detections is not None:
-        return
-    dropped: Any = getattr(model.detector, "dropped", None)
-    if dropped:
-        most = ", ".join(f"{name} ({n:,})" for name, n in dropped.most_common(5))
-        more = f" and {len(dropped) - 5} more classes" if len(dropped) > 5 else ""
-        typer.echo(f"note: dropped {dropped.total():,} boxes of classes that the model lacks: {most}{more}", err=True)
+def _split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """RUN, if the first word is a folder that holds a model, and PATHS."""
+    from polyadic.files import is_model
+
+    if words and is_model(Path(words[0]).expanduser()):
+        return Path(words[0]), list(words[1:])
+    return None, list(words)
+
+
+def _photos(run: Path | None, paths: Sequence[str]) -> list[Path]:
+    """The files that PATHS name, at least one of which must exist. Without a RUN, the first may be meant as one."""
+    from glob import has_magic
+
+    from polyadic.experiments.photos import SUFFIXES, find_photos
+
+    if run is None and paths:
+        first = Path(paths[0]).expanduser()
+        if not os.path.lexists(first) and not has_magic(paths[0]) and first.suffix.lower() not in SUFFIXES:
+            raise PolyadicError(f"{paths[0]}: no such run, photo or folder")
+        if first.is_dir():
+            try:
+                find_photos(paths[:1])
+            except PolyadicError as error:
+                kinds = ", ".join(sorted(SUFFIXES))
+                raise PolyadicError(
+                    f"{paths[0]} holds neither a saved model (model.safetensors) nor an image ({kinds})"
+                ) from error
+    photos = find_photos(paths)
+    if photos and not any(os.path.lexists(path) for path in photos):
+        others = f", nor any of the {len(photos) - 1:,} others" if len(photos) > 1 else ""
+        raise PolyadicError(f"no image {photos[0]}{others}")
+    return photos
+
+
+def _load_model(run: Path | None, device: str, threads: int) -> RelationModel:
+    """A run's model, or the one that comes with the package."""
+    import torch
+
+    from polyadic.model.relation_model import RelationModel
+    from polyadic.training.run import pick_device
+
+    if threads:
+        torch.set_num_threads(threads)
+    if run is not None:
+        return RelationModel.load(run, pick_device(device))
+    from polyadic.pretrained import MODELS
+
+    name = next(iter(MODELS))
+    typer.echo(f"model: {MODELS[name]} ({name}, comes with polyadic)", err=True)
+    return RelationModel.shipped(name, pick_device(device))
+
+
+def _set_detector(
+    model: RelationModel, word: str, names: Path | None, mapping: NameMapping, unknown: UnknownPolicy
+) -> None:
+    """Use a detector given by the name of one of torchvision's, or by file or folder."""
+    from polyadic.detectors.coco import NETWORKS, CocoDetector, weights_file
+
+    if word in NETWORKS:
+        from polyadic.detectors.weights import pretrained
+
+        typer.echo(f"detector: torchvision's Faster R-CNN, trained on COCO ({word})", err=True)
+        if not weights_file(word).exists():
+            typer.echo(f"downloading its weights once, {pretrained(word).meta['_file_size']:.0f} MB", err=True)
+        try:
+            coco = CocoDetector(model.vocabulary, word, mapping, unknown, model.device)
+        except PolyadicError as error:
+            raise PolyadicError(f"{error}, or give --detector FILE.onnx, or boxes with --detections FILE") from error
+        typer.echo(coco.label_map.report(), err=True)
+        model.detector = coco
+    elif Path(word).suffix.lower() == ".onnx":
+        from polyadic.detectors.onnx import OnnxDetector
+
+        onnx = OnnxDetector(word, model.vocabulary, names=names, mapping=mapping, unknown=unknown)
+        typer.echo(onnx.label_map.report(), err=True)
+        model.detector = onnx
+    else:
+        from polyadic.detectors.faster_rcnn import Detector
+
+        model.detector = Detector.load(Path(word).expanduser(), model.device, model.vocabulary)
+
+
+def _fingerprint(
+    run: Path | None, detector: str | None, others: Sequence[Path | None], options: Sequence[object]
+) -> str:
+    """SHA-256 of everything that a record depends on except its photo: the files' bytes, and the options."""
+    import hashlib
+
+    from polyadic.detectors.coco import NETWORKS, weights_file
+    from polyadic.pretrained import model_folder
+
+    weights = None
+    if detector is not None:
+        weights = weights_file(detector) if detector in NETWORKS else Path(detector)
+    value = hashlib.sha256(repr(tuple(options)).encode())
+    for path in (run or model_folder(), weights, *others):
+        value.update(b"|")
+        for file in [] if path is None else _model_files(path.expanduser()):
+            value.update(hashlib.sha256(file.read_bytes()).digest())
+    return value.hexdigest()[:16]
+
+
+def _model_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    model = path / "model" if (path / "model").is_dir() else path
+    return sorted(file for file in model.rglob("*") if file.suffix in (".safetensors", ".json"))
 
 
 def _items(
@@ -172,7 +323,7 @@ def _items(
     mapping: NameMapping,
     unknown: UnknownPolicy,
 ) -> list[Item]:
-    """What is to be done: photos, with their boxes where those are given, or all images that boxes are given of."""
+    """Photos with their boxes, if these are given, or all images of the file of boxes."""
     from polyadic.experiments.photos import Item, match_detections
     from polyadic.io.records import read_detections
     from polyadic.structures.labels import Synonyms
@@ -180,63 +331,58 @@ def _items(
     if detections is None:
         return [Item(str(path), path) for path in photos]
     if not photos and "pixels" in model.config.sources:
-        raise PolyadicError("no PATHS: this model looks at pixels, so name the photos that --detections are of")
+        raise PolyadicError("PATHS are missing: this model sees pixels, so name the photos of --detections")
     if isinstance(mapping, Synonyms) and detections.suffix == ".mat":
         mapping = None  # Lu's files number VRD's classes
-    found = list(read_detections(detections, model.vocabulary, mapping, unknown=unknown, categories=categories))
+    given = list(read_detections(detections, model.vocabulary, mapping, unknown=unknown, categories=categories))
     if photos:
-        return match_detections(photos, {each.image: each for each in found})
-    if not found:
+        return match_detections(photos, {boxes.image: boxes for boxes in given})
+    if not given:
         raise PolyadicError(f"{detections}: no image in this file")
-    lacking = [each.image for each in found if each.size is None]
+    lacking = [boxes.image for boxes in given if boxes.size is None]
     if lacking:
         raise PolyadicError(
-            f"no PATHS, and {detections} does not tell the size of {len(lacking):,} of {len(found):,} images (the "
-            f"first is {lacking[0]!r}): name the photos, or give each record a size"
+            f"PATHS are missing, and {detections} has no size for {len(lacking):,} of {len(given):,} images (the first "
+            f"is {lacking[0]!r}): name the photos, or give each record a size"
         )
-    return [Item(each.image, detections=each) for each in found]
+    return [Item(boxes.image, detections=boxes) for boxes in given]
 
 
 def _print_heading(question: Question) -> None:
-    """What the columns are; an answer's probability is given the names that were asked for."""
     known = ", ".join(word for _, word in question.given)
     share = f"P(rest | {known}, boxes)" if known else "P(triplet | boxes)"
-    typer.echo(f"# score, {share}, relation, box of the subject, box of the object")
+    typer.echo(f"# score, {share}, relation, subject box, object box")
 
 
 def _print(result: Result, as_json: bool) -> None:
-    from polyadic.experiments.photo_log import to_line, to_record
+    from polyadic.experiments.photos import to_line
 
-    record = to_record(result)
+    record = result.to_record()
     if as_json:
         typer.echo(to_line(record))
         return
-    typer.echo(_plain(result.name))
-    for each in record["relations"]:
-        ends = (record["boxes"][each[end]["box"]]["box"] for end in ("subject", "object"))
+    typer.echo(_printable(result.name))
+    for relation in record["relations"]:
+        ends = (record["boxes"][relation[end]["box"]]["box"] for end in ("subject", "object"))
         where = "  ".join("[" + " ".join(f"{x:.0f}" for x in box) + "]" for box in ends)
-        words = f"{each['subject']['name']} {each['predicate']} {each['object']['name']}"
-        typer.echo(f"  {each['score']:.2e}  {each['probability']:6.1%}  {words:40}  {where}")
+        words = f"{relation['subject']['name']} {relation['predicate']} {relation['object']['name']}"
+        typer.echo(f"  {relation['score']:.2e}  {relation['probability']:6.1%}  {words:40}  {where}")
     if not record["relations"]:
         boxes = len(record["boxes"])
-        why = "no boxes were found" if not boxes else "one box alone" if boxes == 1 else "none above --min-score"
+        why = "no boxes were found" if not boxes else "only one box" if boxes == 1 else "none above --min-score"
         typer.echo(f"  no relations: {why}")
     sys.stdout.flush()
 
 
-def _plain(text: str) -> str:
-    """In one line, whatever letters a file's name has."""
+def _report_dropped(model: RelationModel, detections: Path | None) -> None:
+    """Report detections dropped for lack of a matching class."""
+    dropped: Any = None if detections is not None else getattr(model.detector, "dropped", None)
+    if dropped:
+        most = ", ".join(f"{name} ({n:,})" for name, n in dropped.most_common(5))
+        more = f" and {len(dropped) - 5} more classes" if len(dropped) > 5 else ""
+        typer.echo(f"note: dropped {dropped.total():,} boxes of classes unknown to the model: {most}{more}", err=True)
+
+
+def _printable(text: str) -> str:
+    """In one line, whatever characters a file name has."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-
-
-def _number(word: str) -> int | None:
-    if word == "any":
-        return None
-    if word.isascii() and word.isdecimal() and int(word) > 0:
-        return int(word)
-    raise PolyadicError(f"--k: expected a whole number from 1, or any, got {word!r}")
-
-
-def _one_of(option: str, word: str, known: tuple[str, ...]) -> None:
-    if word not in known:
-        raise PolyadicError(f"{option}: expected {' or '.join(known)}, got {word!r}")

@@ -1,195 +1,314 @@
-"""`polyadic reproduce WHAT`: from data to table in one command."""
+"""`polyadic demo`, `polyadic ablate` and `polyadic reproduce`: experiments from data to table in one command."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Tables that make themselves: from data to numbers in one command.", no_args_is_help=True)
+from polyadic.cli.options import DATASETS, DataRoot, examples, long_job, split_words, with_fields
+from polyadic.cli.train import Words
+from polyadic.structures.vocabulary import PolyadicError
 
+OPTIONS = ("data", "out", "ranks", "seeds", "csv", "help")  # of `ablate`
 
-@app.callback()
-def _root() -> None:
-    pass
+app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True, rich_markup_mode="rich")
 
-
-@app.command("toy-two-stages")
-def toy_two_stages(
-    out: Annotated[Path, typer.Option("--out", help="A folder for runs, numbers and pictures.")] = Path("two-stages"),
-    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Where the rows go. Default: table1.csv in --out.")] = None,
-) -> None:
-    """A detector and a relation model from scratch on drawn scenes, in the columns of the paper's Table 1; minutes."""
-    from polyadic.cli.train import long_job
-    from polyadic.experiments.two_stages import PICTURES, RELATIONS, two_stages, write
-    from polyadic.report import table1_table
-
-    with long_job("the same command again"):
-        found = two_stages(out, seed)
-    files = write(found, (csv or out / "table1.csv").expanduser(), seed)
-    typer.echo("")
-    table1_table(RELATIONS, found.scores.result, found.scores.free, found.scores.notes)
-    held_out = ", ".join(f"{name} {value:.2f}" for name, value in found.precision.items())
-    typer.echo(f"the detector on held-out scenes: {held_out}")
-    typer.echo(f"numbers: {files[0]}; configs and versions: {files[1]}; pictures: {out / PICTURES / 'all.png'}")
-    typer.echo(f"{found.seconds:,.0f} seconds. Next: polyadic predict {out / RELATIONS} YOUR_PICTURES")
-
-
-@app.command("vrd-pictures")
-def vrd_pictures(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A trained run, or its model.")],
-    detections: Annotated[Path, typer.Option("--detections", help="Proposals of the test photos: Lu's .mat, ours.")],
-    data: Annotated[Path | None, typer.Option("--data", help="The folder that holds VRD. Default: the run's.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="A folder for the pictures.")] = Path("runs/vrd-pictures"),
-    images: Annotated[int, typer.Option("--images", min=1)] = 12,
-    prior: Annotated[
-        float | None, typer.Option("--prior", min=0.01, help="Its exponent. Default: the run's, or 1 if that is 0.")
-    ] = None,
-) -> None:
-    """Test photos with proposals and the best triplets, hits green and ticked, with and without the prior."""
-    from polyadic.cli.train import long_job
-    from polyadic.experiments.evaluating import detections_of
-    from polyadic.experiments.runs import open_run
-    from polyadic.experiments.vrd_pictures import draw_pictures
-
-    opened = open_run(run, root=data)
-    boxes = detections_of(detections, opened)
-    with long_job("the same command again"):
-        made = draw_pictures(opened, boxes, out.expanduser(), images, prior)
-    typer.echo(
-        f"{len(made.files)} photos; annotated are {made.hits} of {made.shown} triplets with the prior, "
-        f"{made.hits_without} of {made.shown_without} without it: {made.sheet}"
-    )
-
-
-_Data = Annotated[Path, typer.Option("--data", help="The folder that holds the dataset.")]
-_Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each kind, with seeds 0, 1, ...")]
-_Apart = Annotated[
-    int, typer.Option("--ingredients", min=0, help="Seeds with which each ingredient is changed in turn; 0: none.")
+_Data = Annotated[Path, typer.Option("--data", help="Folder of the dataset.")]
+_Seeds = Annotated[
+    int, typer.Option("--seeds", metavar="N", min=1, help="Number of trainings of each kind, with seeds 0, 1, ...")
+]
+_Ingredients = Annotated[
+    int,
+    typer.Option(
+        "--ingredients", metavar="N", min=0, help="Number of seeds with which each ingredient is changed in turn."
+    ),
 ]
 _Weights = Annotated[
-    Path, typer.Option("--weights", help="The backbone's: tf_efficientnet_lite0 of timm, .safetensors.")
+    Path, typer.Option("--weights", help="Weights of the backbone, tf_efficientnet_lite0 of timm (.safetensors).")
 ]
-_Rows = Annotated[Path | None, typer.Option("--csv", help="Where the rows go. Default: table1.csv in --out.")]
+_Ranks = Annotated[
+    list[int] | None, typer.Option("--ranks", metavar="R...", min=1, help="Ranks of the CP tensor. Default: 1 2 3 4 5.")
+]
+_LuProposals = Annotated[
+    Path | None,
+    typer.Option("--proposals", help="Boxes of the test images. Default: lu2016/objectDetRCNN.mat in --data."),
+]
+_Runs = typer.Option("--out", help="Folder for runs and scores; what is already there is kept.")
+_Csv = Annotated[Path | None, typer.Option("--csv", help="File for the rows. Default: a file in --out.")]
 
 
-@app.command("vrd-lu")
-def vrd_lu(
-    data: _Data,
-    proposals: Annotated[
-        Path | None, typer.Option("--proposals", help="Boxes of the test images. Default: Lu's, lu2016/ in --data.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="A folder for runs and scores.")] = Path("runs/vrd-lu"),
-    seeds: _Seeds = 3,
-    ingredients: _Apart = 3,
-    csv: _Rows = None,
+def demo_command(
+    out: Annotated[Path, typer.Option("--out", help="Folder for runs and pictures.")] = Path("demo"),
 ) -> None:
-    """VRD on Lu's proposals without pixels, beside the upper block of the paper's Table 1; an hour or two on a CPU."""
-    _boxes(
-        "vrd", data, proposals or data.expanduser() / "lu2016" / "objectDetRCNN.mat", None, out, seeds, ingredients, csv
+    """Train, score and draw on generated scenes; takes some minutes.
+
+    No download: a drawn world of 20 object classes and 12 predicates. Scores are printed as in the paper's Table 4.
+    """
+    from polyadic.cli.tables import ablation_table
+    from polyadic.experiments import demo
+    from polyadic.experiments.pictures import draw_toy
+    from polyadic.experiments.runs import open_run
+
+    start = time.monotonic()
+    typer.echo(
+        "A drawn world: 1,200 training and 200 test pictures, 20 object classes, 12 predicates.\n"
+        "The round object is a pumpkin, a wheel or a buoy, depending on a theme that only the tint of the\n"
+        "background shows: subject, predicate and object depend on each other, so a pair needs a joint distribution.\n"
+    )
+    if (out / "ablation.csv").exists():
+        typer.echo(f"{out} exists: trained runs in it are kept. Remove the folder to start over.\n")
+    run = out / f"rank-{demo.RANKS[-1]}-seed-0"
+    with long_job():
+        ablation = demo.demo(out)
+        pictures = draw_toy(open_run(run), out / "pictures")
+    rows, _ = ablation.write(out / "ablation.csv")
+    typer.echo("")
+    ablation_table(ablation)
+    typer.echo(
+        "\nRank-1: subject, predicate and object as if independent. X_sel: would an annotator have selected the\n"
+        "pair? prior: how often each triplet was annotated. count table: frequencies alone, no pixels. the exact\n"
+        "truth: a network that knows the world's probabilities; the annotator is random.\n"
+        "\nWhat to see: the loss falls as the rank grows; P(X_sel) and the prior each add much. The prior corrects\n"
+        "what rank 1 cannot express, so that with it rank 1 may lead in recall; see README and tests/test_claims.py.\n"
+        f"\npictures: {pictures[0]} and {len(pictures) - 1} more: ground-truth boxes, hits in green"
+        f"\nnumbers:  {rows}"
+        f"\nruns:     {out}/rank-*; curves: tensorboard --logdir {out}"
+        f"\n{time.monotonic() - start:,.0f} seconds. Next:"
+        f"\n  polyadic evaluate {run} --k 1 10 free"
+        "\n      # this model in detail"
+        "\n  polyadic data draw --out world"
+        "\n      # the same pictures as files, in the format of your own data: polyadic train then takes yours"
+        "\n  polyadic data fetch vrd --root data/vrd && polyadic train vrd --data data/vrd --out runs/vrd"
+        "\n      # the paper's model on VRD; a GPU helps"
     )
 
 
-@app.command("table1")
+def ablate_command(
+    out: Annotated[Path, _Runs],
+    words: Words = None,
+    data: DataRoot = None,
+    ranks: _Ranks = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds, from the field seed up.")
+    ] = 3,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="File for the rows. Default: ablation.csv in --out.")
+    ] = None,
+) -> None:
+    """Train several ranks and seeds, as in the paper's Table 4.
+
+    Each rank is scored alone, with P(X_sel) and with the prior, on any dataset.
+    """
+    from polyadic.config import load_config
+
+    name, fields = split_words(words or [])
+    if name is None:
+        raise PolyadicError("CONFIG is missing: a preset (`polyadic config` lists them), or a .toml or .json file")
+    if "head.rank" in fields:
+        raise PolyadicError("--head.rank is what an ablation varies: give --ranks")
+    config = with_fields(load_config(name), fields, OPTIONS)
+    if data is not None:
+        config = config.change(**{"data.root": str(data.expanduser().resolve())})
+
+    from polyadic.cli.tables import ablation_table
+    from polyadic.experiments.results import check_target
+    from polyadic.experiments.table4 import MODEL, RANKS, ablate
+
+    path = (csv or out / "ablation.csv").expanduser()
+    numbers = range(config.seed, config.seed + seeds)
+    check_target(path, {(MODEL, rank, seed) for rank in ranks or RANKS for seed in numbers})
+    with long_job():
+        ablation = ablate(config, out, ranks or RANKS, seeds=seeds)
+    rows, about = ablation.write(path)
+    ablation_table(ablation)
+    typer.echo(f"rows: {rows}; config and versions: {about}; runs: {out}")
+
+
+@app.command("toy-two-stages", epilog=examples("polyadic reproduce toy-two-stages --csv results/two-stages.csv"))
+def toy_two_stages(
+    out: Annotated[Path, _Runs] = Path("two-stages"),
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0)] = 0,
+    csv: _Csv = None,
+) -> None:
+    """Train a detector and a relation model on generated scenes.
+
+    Scores are printed in the columns of the paper's Table 1, and some scenes are drawn; takes minutes.
+    """
+    from polyadic.cli.tables import table1_table
+    from polyadic.experiments.demo import RELATIONS, two_stages
+    from polyadic.experiments.pictures import draw_detected
+    from polyadic.experiments.results import check_target
+
+    start, path = time.monotonic(), (csv or out / "table1.csv").expanduser()
+    check_target(path)
+    with long_job():
+        stages = two_stages(out, seed)
+        pictures = draw_detected(stages.run, out / "pictures")
+    rows, about = stages.write(path)
+    typer.echo("")
+    table1_table(RELATIONS, stages.scores.result, stages.scores.free, stages.scores.notes)
+    precision = ", ".join(f"{name} {value:.2f}" for name, value in stages.precision.items())
+    typer.echo(f"detector on held-out scenes: {precision}")
+    typer.echo(f"rows: {rows}; configs and versions: {about}; pictures: {pictures[0]}")
+    typer.echo(f"{time.monotonic() - start:,.0f} seconds. Next: polyadic predict {out / RELATIONS} YOUR_PICTURES")
+
+
+@app.command("vrd-lu", epilog=examples("polyadic reproduce vrd-lu --data data/vrd --csv results/vrd-boxes.csv"))
+def vrd_lu(
+    data: _Data,
+    proposals: _LuProposals = None,
+    out: Annotated[Path, _Runs] = Path("runs/vrd-lu"),
+    seeds: _Seeds = 3,
+    ingredients: _Ingredients = 3,
+    csv: _Csv = None,
+) -> None:
+    """Table 1 on VRD with Lu's proposals, without pixels.
+
+    Beside the upper block of the paper's Table 1; takes an hour or two on a CPU.
+    """
+    boxes = proposals or data.expanduser() / "lu2016" / "objectDetRCNN.mat"
+    _boxes_table({"data.dataset": "vrd", "data.root": str(data)}, boxes, out, seeds, ingredients, csv)
+
+
+@app.command(
+    "table1",
+    epilog=examples("polyadic reproduce table1 --dataset vg200 --data data/vg200 --proposals boxes.safetensors"),
+)
 def table_1(
     data: _Data,
     proposals: Annotated[Path, typer.Option("--proposals", help="A detector's boxes of the test images.")],
     training: Annotated[
         Path | None,
-        typer.Option("--training-proposals", help="Its boxes of the training images. Without: simulated ones."),
+        typer.Option("--training-proposals", help="Its boxes of the training images. Default: simulate them."),
     ] = None,
-    dataset: Annotated[str, typer.Option("--dataset", help="vrd, vg150, vg200 or coco (own data).")] = "vrd",
-    out: Annotated[Path, typer.Option("--out", help="A folder for runs and scores.")] = Path("runs/table1"),
+    dataset: Annotated[str, typer.Option("--dataset", help=f"{DATASETS}.")] = "vrd",
+    out: Annotated[Path, _Runs] = Path("runs/table1"),
     seeds: _Seeds = 3,
-    ingredients: _Apart = 0,
-    csv: _Rows = None,
+    ingredients: _Ingredients = 0,
+    csv: _Csv = None,
 ) -> None:
-    """The same on any dataset and any detector's proposals: VG150, VG200, better proposals of VRD, own data."""
-    _boxes(dataset, data, proposals, training, out, seeds, ingredients, csv)
-
-
-def _boxes(
-    dataset: str,
-    data: Path,
-    proposals: Path,
-    training: Path | None,
-    out: Path,
-    seeds: int,
-    ingredients: int,
-    csv: Path | None,
-) -> None:
-    from polyadic.cli.train import long_job
-    from polyadic.config import PRESETS
-    from polyadic.experiments.boxes_rows import check_file, write
-    from polyadic.experiments.boxes_table import boxes_table
-    from polyadic.report import boxes_tables
-
-    keys = {"data.dataset": dataset, "data.root": str(data.expanduser().resolve())}
+    """Table 1 on any dataset and any detector's proposals."""
+    changes = {"data.dataset": dataset, "data.root": str(data)}
     if training is not None:
-        keys["data.detections"] = str(training.expanduser().resolve())
-    config = PRESETS["vrd-boxes"].change(**keys)
-    target = (csv or out / "table1.csv").expanduser()
-    check_file(target)
-    with long_job("the same command again"):
-        found = boxes_table(config, proposals, out, range(seeds), range(ingredients))
-    files = write(found, target)
-    boxes_tables(found)
-    typer.echo(f"numbers: {', '.join(map(str, files))}")
-    typer.echo(
-        f"{found.seconds:,.0f} seconds. Next: polyadic predict {out / 'plain-seed-0'} YOUR_PHOTOS --detections FILE"
-    )
+        changes["data.detections"] = str(training.expanduser().resolve())
+    _boxes_table(changes, proposals, out, seeds, ingredients, csv)
 
 
-@app.command("vrd-ablation")
-def vrd_ablation_command(
-    data: _Data,
-    weights: _Weights,
-    out: Annotated[Path, typer.Option("--out", help="A folder for features, runs, scores.")] = Path(
-        "runs/vrd-ablation"
-    ),
-    seeds: _Seeds = 3,
-    ranks: Annotated[list[int] | None, typer.Option("--ranks", min=1, help="Default: 1 2 3 4 5.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Where the rows go. Default: table4.csv in --out.")] = None,
+def _boxes_table(
+    changes: dict[str, str], proposals: Path, out: Path, seeds: int, ingredients: int, csv: Path | None
 ) -> None:
-    """VRD with true boxes and pixels, beside the VRD half of the paper's Table 4; ours apart. Hours on a CPU."""
-    from polyadic.cli.train import long_job
-    from polyadic.experiments.ablation import RANKS
-    from polyadic.experiments.ablation_scores import PHRASES, PREDICATES
-    from polyadic.experiments.vrd_ablation import check, vrd_ablation, write
-    from polyadic.report import ablation_table
+    from polyadic.cli.tables import boxes_tables
+    from polyadic.config import PRESETS
+    from polyadic.experiments.results import check_target
+    from polyadic.experiments.table1 import boxes_table
 
-    path = (csv or out / "table4.csv").expanduser()
-    check(path, ranks or RANKS, range(seeds))
-    with long_job("the same command again"):
-        found = vrd_ablation(data, weights, out, seeds, ranks or RANKS)
-    files = write(found, path)
-    for task in (PHRASES, PREDICATES):
-        ablation_table(found.table, task)
-    typer.echo(f"rows: {files[0]}; configs and versions: {files[1]}; {found.seconds:,.0f} seconds")
+    start, path = time.monotonic(), (csv or out / "table1.csv").expanduser()
+    root = str(Path(changes["data.root"]).expanduser().resolve())
+    config = PRESETS["vrd-boxes"].change(**{**changes, "data.root": root})
+    check_target(path)
+    with long_job():
+        table = boxes_table(config, proposals, out, seeds=range(seeds), ingredients=range(ingredients))
+    rows, about = table.write(path)
+    boxes_tables(table)
+    typer.echo(f"rows: {rows}; config and versions: {about}")
+    run = out / "plain-seed-0"
+    typer.echo(f"{time.monotonic() - start:,.0f} seconds. Next: polyadic predict {run} YOUR_PHOTOS --detections FILE")
 
 
-@app.command("vrd-lu-pixels")
+@app.command(
+    "vrd-lu-pixels",
+    epilog=examples("polyadic reproduce vrd-lu-pixels --data data/vrd --weights lite0.safetensors"),
+)
 def vrd_lu_pixels(
     data: _Data,
     weights: _Weights,
-    proposals: Annotated[
-        Path | None, typer.Option("--proposals", help="Boxes of the test images. Default: Lu's, lu2016/ in --data.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="A folder for runs.")] = Path("runs/vrd-lu-pixels"),
+    proposals: _LuProposals = None,
+    out: Annotated[Path, _Runs] = Path("runs/vrd-lu-pixels"),
     seeds: _Seeds = 3,
-    csv: _Rows = None,
+    csv: _Csv = None,
 ) -> None:
-    """Pixels and evidence on Lu's proposals beside evidence alone, from pictured images; an hour or two on a CPU."""
-    from polyadic.cli.train import long_job
-    from polyadic.experiments.vrd_both import check_file, vrd_both, write
+    """Pixels and detector evidence beside evidence alone, on Lu's proposals.
+
+    Both are trained on the images that have a picture; takes an hour or two on a CPU.
+    """
+    from polyadic.cli.tables import print_table
+    from polyadic.experiments.results import check_target
+    from polyadic.experiments.table1 import BOTH, EVIDENCE, vrd_both
 
     boxes, path = proposals or data / "lu2016" / "objectDetRCNN.mat", (csv or out / "table1.csv").expanduser()
-    check_file(path, range(seeds))
-    with long_job("the same command again"):
-        rows, made = vrd_both(data, weights, boxes, out, range(seeds))
-    files = write(rows, made, path)
-    for row in rows:
-        typer.echo(f"{row.what}, seed {row.seed}: {row.task} k = {row.k} R@{row.N} {row.recall:.2f}")
-    typer.echo(f"rows: {files[0]}; configs and versions: {files[1]}")
+    check_target(path, {(what, None, seed) for what in (EVIDENCE, BOTH) for seed in range(seeds)})
+    with long_job():
+        table = vrd_both(data, weights, boxes, out=out, seeds=range(seeds))
+    rows, about = table.write(path)
+    lines = [
+        (f"{row.what}, seed {row.seed}", f"{row.task} k = {row.k} R@{row.N}", f"{row.recall:.2f}") for row in table.rows
+    ]
+    print_table(["", "", "recall"], lines)
+    typer.echo(f"rows: {rows}; configs and versions: {about}")
+
+
+@app.command(
+    "vrd-ablation",
+    epilog=examples("polyadic reproduce vrd-ablation --data data/vrd --weights lite0.safetensors"),
+)
+def vrd_ablation_command(
+    data: _Data,
+    weights: _Weights,
+    out: Annotated[Path, _Runs] = Path("runs/vrd-ablation"),
+    seeds: _Seeds = 3,
+    ranks: _Ranks = None,
+    csv: _Csv = None,
+) -> None:
+    """The VRD half of Table 4: ground-truth boxes and pixels.
+
+    Ours stands apart from the paper's recipe; takes hours on a CPU.
+    """
+    from polyadic.cli.tables import ablation_table
+    from polyadic.experiments.results import check_target
+    from polyadic.experiments.table4 import PHRASES, PREDICATES, RANKS, vrd_ablation, vrd_planned
+
+    start, path = time.monotonic(), (csv or out / "table4.csv").expanduser()
+    check_target(path, vrd_planned(ranks or RANKS, range(seeds)))
+    with long_job():
+        ablation = vrd_ablation(data, weights, out, seeds=seeds, ranks=ranks or RANKS)
+    rows, about = ablation.write(path)
+    for task in (PHRASES, PREDICATES):
+        ablation_table(ablation, task)
+    typer.echo(f"rows: {rows}; configs and versions: {about}; {time.monotonic() - start:,.0f} seconds")
+
+
+@app.command(
+    "vrd-pictures",
+    epilog=examples(
+        "polyadic reproduce vrd-pictures runs/vrd-lu/plain-seed-0 --detections data/vrd/lu2016/objectDetRCNN.mat"
+    ),
+)
+def vrd_pictures(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A training run, or its model.")],
+    detections: Annotated[Path, typer.Option("--detections", help="Proposals of the test photos (.mat, .jsonl, ...).")],
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of VRD. Default: the run's.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("runs/vrd-pictures"),
+    images: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Number of photos.")] = 12,
+    prior: Annotated[
+        float | None,
+        typer.Option("--prior", metavar="N", min=0.01, help="Exponent of the prior. Default: the run's, or 1."),
+    ] = None,
+) -> None:
+    """The paper's qualitative figures: test photos with the best triplets.
+
+    Proposals and annotations beside the best triplets with and without the prior; hits are green and ticked.
+    """
+    from polyadic.experiments.pictures import draw_figures
+    from polyadic.experiments.runs import open_run, read_detections_of
+
+    opened = open_run(run, root=data)
+    boxes = read_detections_of(detections, opened)
+    with long_job():
+        figures = draw_figures(opened, boxes, out.expanduser(), number=images, prior=prior)
+    typer.echo(
+        f"{len(figures.files) - 1} photos; {figures.hits} of {figures.listed} triplets are annotated with the prior, "
+        f"{figures.hits_without} of {figures.listed_without} without it: {figures.files[0]}"
+    )

@@ -1,35 +1,42 @@
-"""Ranking of many photos: found, read ahead, predicted in batches; an unreadable one is told and passed over."""
+"""Relations of many photos: find files, match detections, predict in batches, write JSON Lines and pictures.
+
+`predict_photos` does one shard of photos with one model. An unreadable photo is reported and skipped.
+"""
 
 from __future__ import annotations
 
 import glob
+import json
+import os
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from polyadic import progress
 from polyadic.model.relation_model import RelationModel
+from polyadic.progress import track
 from polyadic.ranking.relations import Answers, Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo, path_ends
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
-PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
-PAIRS = 50_000  # of boxes, in photos that are predicted at once; one photo may have more
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
+PAIRS = 50_000  # of boxes per batch; one photo may have more
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of each photo: its best relations, or what fits some names."""
+    """What is asked of each photo: its best relations, or those with given names."""
 
     k: int | None = 1
     top: int = 20
-    least: float = 0.0  # the least score, f_spo
+    least: float = 0.0  # the smallest f_spo
     given: tuple[tuple[str, str], ...] = ()  # ("subject", "person"), ...
 
     def __call__(self, relations: Ranking) -> Ranking | Answers:
@@ -42,17 +49,17 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One photo that is to be done, or boxes alone."""
+    """One photo to predict, or boxes alone."""
 
     name: str
-    path: Path | None = None  # None: no picture is opened
-    detections: Detections | None = None  # None: the model's detector looks
-    problem: str | None = None  # why it cannot be done, where that is known before
+    path: Path | None = None  # None: no image is opened
+    detections: Detections | None = None  # None: the model's detector finds them
+    problem: str | None = None  # why it cannot be predicted, if that is known before
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """One photo: what was found, or why nothing could be."""
+    """The relations of one photo, or the problem that prevented them."""
 
     name: str
     photo: Photo | None = None
@@ -64,169 +71,270 @@ class Result:
         assert self.found is not None, "a photo without a problem"
         return self.found.relations if isinstance(self.found, Answers) else self.found
 
+    def to_record(self) -> dict[str, Any]:
+        """JSON values, under the name by which the photo was asked for."""
+        assert self.found is not None, "a photo without a problem"
+        return {**self.found.to_dict(), "image": self.name}
+
 
 def find_photos(words: Sequence[str]) -> list[Path]:
-    """Files as they are named, the pictures of folders and of what is in them, and patterns; each once, in order.
+    """List files by name, folder (searched recursively) or pattern; each once, in order.
 
-    In folders, what is hidden is left out; a link that leads nowhere is not, so that it is told.
+    Hidden files in folders are left out. Broken links are kept, so that they are reported.
     """
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for word in words:
         path = Path(word).expanduser()
         if path.is_dir():
-            inside = sorted(each for each in path.rglob("*") if _is_picture(each, path))
+            inside = sorted(other for other in path.rglob("*") if _is_image(other, path))
             if not inside:
-                raise PolyadicError(f"{word}: no picture in this folder ({', '.join(sorted(PICTURES))})")
-            found |= dict.fromkeys(inside)
+                raise PolyadicError(f"{word}: no image in this folder ({', '.join(sorted(SUFFIXES))})")
+            paths |= dict.fromkeys(inside)
         elif glob.has_magic(word) and not path.exists():
-            fitting = sorted(Path(each) for each in glob.glob(str(path), recursive=True) if Path(each).is_file())
-            if not fitting:
-                raise PolyadicError(f"{word}: no file fits this pattern")
-            found |= dict.fromkeys(fitting)
+            matching = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
+            if not matching:
+                raise PolyadicError(f"{word}: no file matches this pattern")
+            paths |= dict.fromkeys(matching)
         else:
-            found[path] = None
-    return list(found)
+            paths[path] = None
+    return list(paths)
 
 
-def _is_picture(path: Path, folder: Path) -> bool:
+def _is_image(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    there = path.is_file() or (path.is_symlink() and not path.exists())
-    return path.suffix.lower() in PICTURES and there and not hidden
+    is_file = path.is_file() or (path.is_symlink() and not path.exists())
+    return path.suffix.lower() in SUFFIXES and is_file and not hidden
 
 
 def match_detections(photos: Sequence[Path], given: Mapping[str, Detections]) -> list[Item]:
-    """Each photo with its detections: of the image whose name is the longest end of the photo's path.
+    """Match photos with detections: the image name that is the longest end of the photo's path.
 
-    Where no name is, those without suffix and leading zeros are compared: COCO's results call 000000000139.jpg 139.
-    Detections that fit several photos are given to none of them. One photo and the detections of one image belong
-    together, whatever their names.
+    If there is none, names without suffix and leading zeros are compared: COCO's results call 000000000139.jpg 139.
+    Detections that match several photos are given to none of them. A single photo and the detections of a single image
+    belong together, whatever their names.
     """
     if len(photos) == len(given) == 1:
         ((path,), (name,)) = photos, given
         if Path(name).stem != path.stem:
-            warnings.warn(f"the boxes of {name!r} are taken for {path}, the only photo", PolyadicWarning, stacklevel=2)
+            warnings.warn(f"using the boxes of {name!r} for {path}, the only photo", PolyadicWarning, stacklevel=2)
         return [Item(str(path), path, given[name])]
-    bare: dict[str, list[str]] = {}
+    stems: dict[str, list[str]] = {}
     for name in given:
-        bare.setdefault(_bare(name), []).append(name)
-    fitting = {path: _fitting(path, given, bare) for path in photos}
-    times = Counter(names[0] for names in fitting.values() if len(names) == 1)
+        stems.setdefault(_stem(name), []).append(name)
+    matching = {path: _matching(path, given, stems) for path in photos}
+    times = Counter(names[0] for names in matching.values() if len(names) == 1)
     items = []
-    for path, names in fitting.items():
+    for path, names in matching.items():
         problem = None
         if not names:
-            problem = f"{path}: there are no detections of it"
+            problem = f"{path}: no detections"
         elif len(names) > 1:
-            problem = (
-                f"{path}: detections of {len(names)} images fit it, {names[0]!r} and {names[1]!r}: name it by path"
-            )
+            problem = f"{path}: detections of {len(names)} images match, {names[0]!r} and {names[1]!r}: use full paths"
         elif times[names[0]] > 1:
-            problem = f"{path}: the detections of {names[0]!r} fit {times[names[0]]} photos: name them by path"
+            problem = f"{path}: the detections of {names[0]!r} match {times[names[0]]} photos: use full paths"
         items.append(Item(str(path), path, None if problem else given[names[0]], problem))
     if photos and all(item.problem for item in items):
         one = next(iter(given), None)
         raise PolyadicError(
-            f"none of the {len(photos):,} photos (the first is {photos[0]}) has detections of its own among those of "
-            f"{len(given):,} images" + ("" if one is None else f" (the first is {one!r})")
+            f"none of the {len(photos):,} photos (the first is {photos[0]}) matches the detections of {len(given):,} "
+            "images" + ("" if one is None else f" (the first is {one!r})")
         )
     return items
 
 
-def _fitting(path: Path, given: Mapping[str, Detections], bare: Mapping[str, list[str]]) -> list[str]:
+def _matching(path: Path, given: Mapping[str, Detections], stems: Mapping[str, list[str]]) -> list[str]:
     end = next((end for end in path_ends(path) if end in given), None)
-    return [end] if end is not None else bare.get(_bare(str(path)), [])
+    return [end] if end is not None else stems.get(_stem(str(path)), [])
 
 
-def _bare(name: str) -> str:
+def _stem(name: str) -> str:
     return Path(name).stem.lstrip("0")
 
 
 def predict_photos(
-    model: RelationModel,
-    items: Sequence[Item],
-    question: Question,
-    batch: int = 8,
-    done: Collection[str] = (),
+    model: RelationModel, items: Sequence[Item], question: Question, *, batch: int = 8, done: Collection[str] = ()
 ) -> Iterator[Result]:
-    """In order; the next batch is read meanwhile.
+    """Predict one shard of photos in order, and read the next batch meanwhile.
 
-    What is `done` by name is left out, but shapes no batches: how photos are put together moves the last digits of
-    their scores, and a run that was stopped and gone on with gives those of one that was not.
+    Names in `done` are left out, but do not change the batches: how photos are grouped moves the last digits of their
+    scores, and an interrupted job gives the same as one that was not.
     """
-    batches = [each for each in _batches(items, batch) if any(item.name not in done for item in each)]
-    number, total = 0, sum(item.name not in done for item in items)
-    with ThreadPoolExecutor(1) as reader, progress.task("predicting", total) as move:
+    batches = [some for some in _batches(items, batch) if any(item.name not in done for item in some)]
+    with ThreadPoolExecutor(1) as reader:
         ahead: Future[list[Photo | str | None]] | None = None
-        for at, some in enumerate(batches):
-            progress.check()
+        for at, some in enumerate(track(batches, "predicting")):
             opened = _open_all(some) if ahead is None else ahead.result()
             ahead = reader.submit(_open_all, batches[at + 1]) if at + 1 < len(batches) else None
-            for result in _predict(model, some, opened, question):
-                if result.name not in done:
-                    yield result
-                    number += 1
-                    move(number)
+            results = {
+                row: Result(some[row].name, problem=each) for row, each in enumerate(opened) if isinstance(each, str)
+            }
+            groups = [[row for row in range(len(some)) if row not in results]]
+            while groups:
+                group = groups.pop()
+                if not group:
+                    continue
+                photos = [photo for row in group if not isinstance(photo := opened[row], str)]
+                boxes = [given for row in group if (given := some[row].detections) is not None]
+                try:
+                    ranked = model.predict_many(photos, boxes or None, k=question.k, top=question.top)
+                    for row, photo, relations in zip(group, photos, ranked, strict=True):
+                        results[row] = Result(some[row].name, photo, question(relations))
+                except (PolyadicError, MemoryError, torch.OutOfMemoryError) as error:
+                    if len(group) > 1:
+                        groups += [[row] for row in group]  # find the one that fails
+                    else:
+                        results[group[0]] = Result(some[group[0]].name, problem=_problem(error, some[group[0]].name))
+            yield from (results[row] for row in range(len(some)) if some[row].name not in done)
 
 
 def _batches(items: Sequence[Item], most: int) -> Iterator[list[Item]]:
-    """In order; crowded photos, whose factors are kept to be asked, are fewer at once."""
+    """In order; fewer photos at once where they have many pairs of boxes."""
     some: list[Item] = []
-    pairs = 0
+    total = 0
     for item in items:
-        own = 0 if item.detections is None else len(item.detections) * (len(item.detections) - 1)
-        if some and (len(some) == most or pairs + own > PAIRS):
+        pairs = 0 if item.detections is None else len(item.detections) * (len(item.detections) - 1)
+        if some and (len(some) == most or total + pairs > PAIRS):
             yield some
-            some, pairs = [], 0
+            some, total = [], 0
         some.append(item)
-        pairs += own
+        total += pairs
     if some:
         yield some
 
 
 def _open_all(items: Sequence[Item]) -> list[Photo | str | None]:
-    """Photos, and words where one cannot be had; None where none is needed."""
-    return [item.problem or (None if item.path is None else _opened(item.path)) for item in items]
+    """Photos, or the problem of opening one; None where none is needed."""
+    return [item.problem or (None if item.path is None else _open(item.path)) for item in items]
 
 
-def _opened(path: Path) -> Photo | str:
+def _open(path: Path) -> Photo | str:
     try:
         return open_photo(path)
     except PolyadicError as error:
         return str(error)
 
 
-def _predict(
-    model: RelationModel, items: Sequence[Item], opened: Sequence[Photo | str | None], question: Question
-) -> Iterator[Result]:
-    """The readable ones together; if that fails for one of them, each alone."""
-    results: dict[int, Result] = {}
-    for at, each in enumerate(opened):
-        if isinstance(each, str):
-            results[at] = Result(items[at].name, problem=each)
-
-    def relate(some: list[int]) -> None:
-        photos = [opened[at] for at in some]
-        boxes = [items[at].detections for at in some]
-        given = [each for each in boxes if each is not None] or None
-        try:
-            found = [question(each) for each in model.predict_many(photos, given, k=question.k, top=question.top)]
-        except (PolyadicError, MemoryError, torch.OutOfMemoryError) as error:
-            reason = str(error) if isinstance(error, PolyadicError) else "there is not enough memory for it"
-            if len(some) == 1:
-                results[some[0]] = Result(items[some[0]].name, problem=_with_name(reason, items[some[0]].name))
-            for at in some if len(some) > 1 else ():
-                relate([at])
-            return
-        for at, photo, each in zip(some, photos, found, strict=True):
-            assert not isinstance(photo, str), "else there is a problem"
-            results[at] = Result(items[at].name, photo, each)
-
-    readable = [at for at in range(len(items)) if at not in results]
-    if readable:
-        relate(readable)
-    for at in range(len(items)):
-        yield results.pop(at)
-
-
-def _with_name(reason: str, name: str) -> str:
+def _problem(error: Exception, name: str) -> str:
+    reason = str(error) if isinstance(error, PolyadicError) else "not enough memory"
     return reason if name in reason else f"{name}: {reason}"
+
+
+_START = b'{"image": '  # of each record
+
+
+class PhotoLog:
+    """Write relations as JSON Lines. Each record carries a fingerprint of model and options, to resume safely."""
+
+    def __init__(self, path: Path, fingerprint: str, *, resume: bool, overwrite: bool) -> None:
+        """Check and create the file; `fingerprint` is of the model, the detector and the question."""
+        self.path, self.fingerprint = path, fingerprint
+        self.done: set[str] = set()
+        if path.is_dir():
+            raise PolyadicError(f"--out: {path} is a folder, expected a file")
+        if path.exists() and not path.is_file():
+            raise PolyadicError(f"--out: {path} is not a regular file; --json prints the relations instead")
+        if not path.parent.is_dir():
+            raise PolyadicError(f"--out: no folder {path.parent} to write {path.name} in")
+        has_content = path.exists() and path.stat().st_size > 0
+        if has_content and not (resume or overwrite):
+            raise PolyadicError(f"--out: {path} exists: continue it with --resume, or replace it with --overwrite")
+        if has_content and resume:
+            self._read()
+        try:
+            with path.open("wb" if overwrite else "ab"):
+                pass
+        except OSError as error:
+            raise PolyadicError(f"--out: {path} cannot be written ({error.strerror})") from error
+
+    def _read(self) -> None:
+        """Collect the names that are done; remove a truncated last line."""
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        lines = content[:whole].splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+                name, made = record["image"], record["made"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise self._foreign(number) from error
+            if made != self.fingerprint:
+                raise PolyadicError(
+                    f"--out: {self.path} was written with another model or other options: resume it with the same "
+                    "ones, or choose another file"
+                )
+            self.done.add(name)
+        rest = content[whole:]
+        if rest[: len(_START)] != _START[: len(rest)]:
+            raise self._foreign(len(lines) + 1)
+        if rest:
+            os.truncate(self.path, whole)
+
+    def _foreign(self, number: int) -> PolyadicError:
+        return PolyadicError(f"--out: {self.path}, line {number}: not a record of `polyadic predict`")
+
+    def write(self, result: Result) -> None:
+        """Append one line. Photos with a problem are not written, so that they are tried again."""
+        line = to_line({**result.to_record(), "made": self.fingerprint})
+        before = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with self.path.open("ab") as file:
+                file.write(line.encode() + b"\n")
+        except OSError as error:
+            with suppress(OSError):
+                os.truncate(self.path, before)
+            raise PolyadicError(
+                f"--out: {self.path} cannot be written ({error.strerror}); its records are complete: free some space "
+                "and continue with --resume"
+            ) from error
+
+
+def to_line(record: dict[str, Any]) -> str:
+    """JSON in one line; names of files that are not valid Unicode are escaped."""
+    line = json.dumps(record, ensure_ascii=False)
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return json.dumps(record)
+    return line
+
+
+def drawing_paths(
+    photos: Sequence[Path], words: Sequence[str], folder: Path, *, suffix: str, overwrite: bool
+) -> dict[str, Path]:
+    """Where each photo's picture goes: laid out as in the folder that was named; equal names keep their suffixes."""
+    roots = [path for path in (Path(word).expanduser() for word in words) if path.is_dir()]
+    places = []
+    for path in photos:
+        root = next((root for root in roots if path.is_relative_to(root)), path.parent)
+        places.append(path.relative_to(root))
+    stems = Counter(_key(place.with_suffix("")) for place in places)
+    names = [place.with_suffix("") if stems[_key(place.with_suffix(""))] == 1 else place for place in places]
+    times = Counter(map(_key, names))
+    targets: dict[str, Path] = {}
+    for number, (path, place, name) in enumerate(zip(photos, places, names, strict=True), 1):
+        end = name.name if times[_key(name)] == 1 else f"{place.name}-{number}"
+        targets[str(path)] = folder / name.with_name(f"{end}.{suffix}")
+    sources = set(map(os.path.realpath, photos))
+    for target in targets.values():
+        if os.path.realpath(target) in sources:
+            raise PolyadicError(f"--draw: {target} is one of the photos: choose another folder")
+        if target.exists() and not overwrite:
+            raise PolyadicError(f"--draw: {target} exists: choose another folder, or --overwrite")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PolyadicError(f"--draw: {folder} cannot be a folder for pictures ({error.strerror})") from error
+    return targets
+
+
+def _key(place: Path) -> str:
+    return str(place).casefold()  # some file systems ignore case
+
+
+def draw(result: Result, path: Path) -> None:
+    """Draw the photo with its relations, as .png or .svg."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        result.relations.save_drawing(path, result.photo)
+    except OSError as error:
+        raise PolyadicError(f"--draw: {path} cannot be written ({error.strerror or error})") from error

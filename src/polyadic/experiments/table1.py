@@ -1,16 +1,73 @@
-"""Scores in the form of the paper's Table 1: relationship and phrase detection with k = 1, 10 and free."""
+"""The paper's Table 1: relationship and phrase detection on given proposals, from data to numbers.
+
+Training sees simulated detections like the proposals (`data.simulate`). Where those are of the test images, the noise
+model has seen unlabelled detections of the very images scored. So there are two fits. Plain: noise from all proposals.
+Cross-fitted: noise from those of one half of the images, scored on the other half, both ways. A third kind of run holds
+training images out, to measure what each ingredient is worth. A detector's real boxes of the training images
+(`data.detections`) need no noise and no second fit.
+
+Runs and scores that are already in the output folder are kept: an interrupted experiment continues when started again.
+"""
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
-from polyadic.evaluation.compare import Comparison
-from polyadic.evaluation.protocol import Protocol
+import torch
 
-TASKS, KS, TOPS = ("relationship", "phrase"), ("1", "10", "free"), (50, 100)
-COLUMNS = tuple((task, k, top) for task in TASKS for k in KS for top in TOPS)
+import polyadic
+from polyadic.config import PRESETS
+from polyadic.config.schema import Config
+from polyadic.cp import CPTensor
+from polyadic.evaluation import Evaluator
+from polyadic.evaluation.compare import COUNT_TABLE, PREDICTIONS, Comparison, compare
+from polyadic.evaluation.misses import FATES, MissCounter
+from polyadic.evaluation.protocol import Protocol, get_protocol
+from polyadic.experiments.results import (
+    FREE,
+    Cell,
+    Line,
+    Row,
+    cached_rows,
+    ceiling_row,
+    cell,
+    config_record,
+    recall_row,
+    select,
+    write_results,
+)
+from polyadic.experiments.runs import (
+    evaluate_run,
+    open_run,
+    read_detections_of,
+    train_run,
+    training_boxes,
+    training_seconds,
+)
+from polyadic.io.records import existing, read_detections, write_detections
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ALL, PairScores, Parts
+from polyadic.progress import say
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Dataset
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training.examples import BoxSource, Example, load_split, pictures_of
+from polyadic.training.region_cache import digest
+from polyadic.training.stages import annotated_loss, score_scenes
+
+TASKS, KS, TOPS = ("relationship", "phrase"), (1, 10), (50, 100)
+COLUMNS = tuple((task, k, top) for task in TASKS for k in ("1", "10", FREE) for top in TOPS)
+FIXED = tuple(column for column in COLUMNS if column[1] != FREE)
+FULL, MEAN = "full", "mean of the seeds' models"
+EVIDENCE, BOTH = "evidence", "pixels and evidence"
+Fit = Literal["baseline", "plain", "cross-fitted", "held-out"]
 
 # in the order of COLUMNS
 PAPER: dict[str, dict[str, tuple[float, ...]]] = {
@@ -27,31 +84,414 @@ PAPER: dict[str, dict[str, tuple[float, ...]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Line:
-    """A row: recalls in the order of COLUMNS, NaN where there is none."""
-
-    label: str
-    cells: tuple[float, ...]
-
-
 def table1(result: Comparison, free: Mapping[Protocol, int | None]) -> list[Line]:
-    """The predictions, the count table, the ceilings of the boxes, and where they are known the paper's numbers.
+    """The predictions, the count table, the ceilings of the boxes and, where they are known, the paper's numbers.
 
-    `free` has, of each task, the protocol with the k that was chosen on the validation split.
+    `free` has, for each task, the protocol with the k that was chosen on the validation split.
     """
     chosen: dict[str, int | None] = {protocol.task: k for protocol, k in free.items()}
     rows = [(what, row) for what, row in result.rows if row.protocol.subset == "all"]
     lines = []
     for name in dict.fromkeys(what for what, _ in rows):
-        cells: dict[tuple[str, int | None, int], float] = {
+        recalls: dict[tuple[str, int | None, int], float] = {
             (row.protocol.task, row.protocol.k, row.top): row.recall for what, row in rows if what == name
         }
-        asked = ((task, chosen.get(task, -1) if k == "free" else int(k), top) for task, k, top in COLUMNS)
-        lines.append(Line(name, tuple(cells.get(key, math.nan) for key in asked)))
+        asked = ((task, chosen.get(task, -1) if k == FREE else int(k), top) for task, k, top in COLUMNS)
+        lines.append(Line(name, tuple(Cell(recalls.get(key, math.nan)) for key in asked)))
     for name in dict.fromkeys(what for what, _, _ in result.ceilings):
         values: dict[str, float] = {
-            each.task: value for what, each, value in result.ceilings if what == name and each.subset == "all"
+            protocol.task: value
+            for what, protocol, value in result.ceilings
+            if what == name and protocol.subset == "all"
         }
-        lines.append(Line(name, tuple(values.get(task, math.nan) for task, _, _ in COLUMNS)))
-    return lines + [Line(label, cells) for label, cells in PAPER.get(result.dataset, {}).items()]
+        lines.append(Line(name, tuple(Cell(values.get(task, math.nan)) for task, _, _ in COLUMNS)))
+    return lines + [Line(label, tuple(map(Cell, cells))) for label, cells in PAPER.get(result.dataset, {}).items()]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The model with one ingredient changed."""
+
+    name: str
+    training: Mapping[str, Any] = field(default_factory=dict)  # config changes that need another training
+    ranking: Mapping[str, Any] = field(default_factory=dict)  # config changes of ranking alone
+    parts: Parts = ALL
+
+
+def variants(config: Config) -> list[Variant]:
+    """The full model, then one ingredient changed at a time."""
+    true_boxes = {f"triplets.{name}": value for name, value in asdict(config.proposals).items()}
+    return [
+        Variant(FULL),
+        Variant("labels as detected", parts=Parts(relabel=False)),
+        Variant("no dedup", parts=Parts(dedup=False)),
+        Variant("no P(X_sel)", parts=Parts(selected=False)),
+        Variant("no prior", parts=Parts(prior=False)),
+        Variant("prior^0.5", ranking={"ranking.prior": 0.5}),
+        Variant("prior^1", ranking={"ranking.prior": 1.0}),
+        Variant("confidences^1", ranking={"ranking.boxes": 1.0}),
+        Variant("NMS at 0.7", ranking={"ranking.nms": 0.7}),
+        *(Variant(f"rank {rank}", training={"head.rank": rank}) for rank in (1, 2, 5)),
+        Variant(
+            "trained on true boxes",
+            training={**true_boxes, "proposals.epochs": 0},
+            ranking={"ranking.boxes": 4.0, "ranking.prior": 0.25},
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class BoxesTable:
+    """All rows, and what they were made with."""
+
+    dataset: str
+    config: Config
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    trained: dict[str, float]  # seconds of each run's training steps
+
+    def write(self, path: Path) -> tuple[Path, Path]:
+        """The rows, and beside them the config, the seeds and the training times."""
+        about = {"config": config_record(self.config), "seeds": self.seeds, "dataset": self.dataset}
+        return write_results(path, self.rows, {**about, "training_seconds": self.trained})
+
+
+def boxes_table(
+    config: Config, proposals: Path, out: Path, *, seeds: Sequence[int], ingredients: Sequence[int] = ()
+) -> BoxesTable:
+    """Train and score models of boxes and labels, without pixels, on a detector's proposals of the test images.
+
+    Args:
+        config: The model, with the dataset.
+        proposals: A file of boxes of the test images.
+        out: A folder for runs and scores.
+        seeds: One training of each fit per seed.
+        ingredients: The seeds with which each ingredient is changed in turn; those are many runs.
+    """
+    experiment = _Experiment(config, proposals.expanduser().resolve(), out.expanduser().resolve(), tuple(seeds))
+    rows = [*experiment.baseline(), *experiment.plain()]
+    if not config.data.detections:
+        rows += experiment.cross_fitted()
+    if ingredients:
+        rows += experiment.held_out(ingredients)
+    return BoxesTable(experiment.test.name, config, experiment.seeds, tuple(rows), experiment.trained)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Models, averaged, and the images that they score."""
+
+    models: Sequence[RelationModel]
+    data: Dataset
+
+
+class _Experiment:
+    """The data, the runs and the scores."""
+
+    def __init__(self, config: Config, proposals: Path, out: Path, seeds: tuple[int, ...]) -> None:
+        self.config, self.proposals, self.out, self.seeds = config, proposals, out, seeds
+        self.trained: dict[str, float] = {}
+        self.test = load_split(config, "test")
+        if config.data.detections:
+            existing(config.data.detections)  # before the work
+        self.seen = load_split(config, "train").triplets()  # [M, 3], for zero-shot recall
+        proposed = read_detections(proposals, self.test.vocabulary, sizes=self.test.sizes)
+        self.boxes: dict[str, Detections] = {detections.image: detections for detections in proposed}
+        missing = sum(scene.name not in self.boxes for scene in self.test)
+        if missing == len(self.test):
+            raise PolyadicError(f"{proposals.name} has boxes of none of the {missing:,} test images")
+        if missing:
+            say(f"{proposals.name} has no boxes of {missing:,} of {len(self.test):,} test images")
+
+    def baseline(self) -> Iterator[Row]:
+        """The count table on the same boxes, and the ceilings that no ranking of them exceeds."""
+        protocols = [protocol for k in KS for protocol in protocols_of(k)]
+        train = load_split(self.config, "train")
+        result = compare(self.test, [], protocols, train=train, detections=self.boxes)
+        common: dict[str, Any] = {"dataset": self.test.name, "split": self.test.split, "fit": "baseline"}
+        for what, row in result.rows:
+            if what == COUNT_TABLE:
+                yield recall_row(what, row, **common)
+        for what, protocol, value in result.ceilings:
+            for k in KS:
+                for top in TOPS:
+                    yield ceiling_row(what, protocol, value, k=str(k), N=top, mean_recall=math.nan, **common)
+
+    def plain(self) -> Iterator[Row]:
+        """Models trained with noise from all proposals."""
+        config = self._with_noise(self.config.change(**{"validation.images": 0}), self.proposals)
+        models = []
+        for seed in self.seeds:
+            models.append(self._train(config, f"plain-seed-{seed}", seed))
+            yield from self._score(f"plain-seed-{seed}", [_Group(models[-1:], self.test)], "plain", seed=seed)
+        if len(models) > 1:
+            yield from self._score("plain-mean", [_Group(models, self.test)], "plain")
+
+    def cross_fitted(self) -> Iterator[Row]:
+        """Each half of the test images scored by models whose noise is from the other."""
+        config = self.config.change(**{"validation.images": 0})
+        halves = [self._test_half(half) for half in (0, 1)]
+        models: tuple[list[RelationModel], list[RelationModel]] = [], []
+        for seed in self.seeds:
+            for half in (0, 1):
+                with_noise = self._with_noise(config, self._proposals_of(half))
+                models[half].append(self._train(with_noise, f"from-half-{half}-seed-{seed}", seed))
+            both = [_Group(models[1 - half][-1:], halves[half]) for half in (0, 1)]
+            yield from self._score(f"cross-fitted-seed-{seed}", both, "cross-fitted", seed=seed)
+        if len(self.seeds) > 1:
+            averaged = [_Group(models[1 - half], halves[half]) for half in (0, 1)]
+            yield from self._score("cross-fitted-mean", averaged, "cross-fitted")
+
+    def held_out(self, seeds: Sequence[int]) -> Iterator[Row]:
+        """Each variant trained without the held-out images, and scored on the test images and on those."""
+        trainings: dict[str, list[Variant]] = {}
+        for variant in variants(self.config):
+            trainings.setdefault(json.dumps(dict(variant.training), sort_keys=True), []).append(variant)
+        config = self._with_noise(self.config, self.proposals)
+        validation, boxes = load_split(config, "validation"), training_boxes(config)
+        for seed in seeds:
+            for same in trainings.values():
+                name = f"held-out-{same[0].name.replace(' ', '-')}-seed-{seed}"
+                model = self._train(config.change(**same[0].training), name, seed)
+                groups = [_Group([model], self.test)], [_Group([model], validation)]
+                yield from self._score(f"{name}-test", groups[0], "held-out", seed=seed, asked=same)
+                scored = self._score(f"{name}-validation", groups[1], "held-out", seed=seed, asked=same, source=boxes)
+                for row in scored:
+                    yield row if row.loss is None else replace(row, seconds=self.trained[name])
+
+    def _test_half(self, half: int) -> Dataset:
+        return self.test.keep(lambda scene: half_of(scene.name) == half, self.test.split)
+
+    def _with_noise(self, config: Config, proposals: Path) -> Config:
+        return config if config.data.detections else config.change(**{"data.simulate": str(proposals)})
+
+    def _proposals_of(self, half: int) -> Path:
+        path = self.out / f"proposals-{half}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        chosen = [detections for name, detections in self.boxes.items() if half_of(name) == half]
+        return write_detections(path, chosen, self.test.vocabulary, overwrite=True)
+
+    def _train(self, config: Config, name: str, seed: int) -> RelationModel:
+        model = train_run(config.change(seed=seed), self.out / name)
+        self.trained[name] = round(training_seconds(self.out / name), 1)
+        return model
+
+    def _score(
+        self,
+        name: str,
+        groups: Sequence[_Group],
+        fit: Fit,
+        *,
+        seed: int | None = None,
+        asked: Sequence[Variant] = (Variant(FULL),),
+        source: BoxSource | None = None,
+    ) -> list[Row]:
+        """Rows of these models, images and boxes; kept in a file."""
+        source = source or BoxSource(self.boxes)
+        path, key = self.out / "scores" / f"{name}.json", _key(groups, asked, source)
+        return cached_rows(path, key, lambda: score(groups, source, asked, fit=fit, seed=seed, seen=self.seen))
+
+
+def score(
+    groups: Sequence[_Group],
+    source: BoxSource,
+    asked: Sequence[Variant] = (Variant(FULL),),
+    *,
+    fit: Fit,
+    seed: int | None,
+    seen: Any,
+) -> list[Row]:
+    """Score each group on its own images, all counted together: recalls, outcomes of ground truths, held-out loss."""
+    split = groups[0].data.split
+    n = len(groups[0].data.vocabulary.predicates)
+    evaluators = {(variant.name, k): Evaluator(protocols_of(k), n, seen) for variant in asked for k in KS}
+    outcomes = {} if fit == "held-out" else {k: MissCounter(protocols_of(k)[0], seen) for k in KS}
+    loss, pairs = 0.0, 0
+    for group in groups:
+        for variant, model, example, scores in _scored(group, source, asked):
+            boxes, labels = example.boxes.boxes, example.boxes.labels
+            for k in KS:
+                predictions = model.predictions(example.scene, scores, k, max(TOPS), variant.parts, labels)
+                evaluators[variant.name, k].update(example.scene, predictions)
+                if variant.name == FULL and k in outcomes:
+                    outcomes[k].update(example.scene, predictions, boxes, labels)
+            if variant is asked[0]:
+                loss, pairs = loss + annotated_loss(example, scores), pairs + len(example.boxes.pairs)
+    common: dict[str, Any] = {"dataset": groups[0].data.name, "split": split, "fit": fit, "seed": seed}
+    averaged = len(groups[0].models) > 1
+    rows = [
+        recall_row(MEAN if averaged else name, row, **common)
+        for (name, _), evaluator in evaluators.items()
+        for row in evaluator.result()
+    ]
+    rows += [
+        Row(
+            what=MEAN if averaged else FULL,
+            **common,
+            protocol=row.protocol.label,
+            task=row.protocol.task,
+            k=str(k),
+            N=row.top,
+            outcome=outcome,
+            ground_truths=count,
+            share=share,
+        )
+        for k, counter in outcomes.items()
+        for row in counter.result()
+        for outcome, count, share in zip(FATES, row.counts, row.shares, strict=True)
+        if row.truths
+    ]
+    if split == "validation" and pairs:
+        rows.append(Row(what=asked[0].name, **common, loss=loss / pairs))
+    return rows
+
+
+def _scored(
+    group: _Group, source: BoxSource, asked: Sequence[Variant]
+) -> Iterator[tuple[Variant, RelationModel, Example, PairScores]]:
+    """One pass of the networks for all variants that keep the same boxes; the first model ranks."""
+    rankers = {variant.name: with_config(group.models[0], variant.ranking) for variant in asked}
+    for overlap in dict.fromkeys(ranker.config.ranking.nms for ranker in rankers.values()):
+        models = [with_config(model, {"ranking.nms": overlap}) for model in group.models]
+        same = [variant for variant in asked if rankers[variant.name].config.ranking.nms == overlap]
+        passes = [score_scenes(model, group.data.scenes, source, None) for model in models]
+        for scored in zip(*passes, strict=True):
+            averaged = mean_scores([scores for _, scores in scored])
+            for variant in same:
+                yield variant, rankers[variant.name], scored[0][0], averaged
+
+
+def with_config(model: RelationModel, changes: Mapping[str, Any]) -> RelationModel:
+    """The same weights under another config."""
+    model = copy.copy(model)
+    model.config = model.config.change(**changes)
+    return model
+
+
+def mean_scores(scores: Sequence[PairScores]) -> PairScores:
+    """Average models: the mean of their ψ_c is a CP tensor of all their components; likewise P(X_sel)."""
+    if len(scores) == 1:
+        return scores[0]
+    selected = None
+    if scores[0].log_selected is not None:
+        parts = [each.log_selected for each in scores if each.log_selected is not None]
+        selected = torch.stack(parts).logsumexp(0) - torch.tensor(float(len(parts))).log()
+    return replace(scores[0], cp=CPTensor.mean([each.cp for each in scores]), log_selected=selected)
+
+
+def protocols_of(k: int) -> list[Protocol]:
+    """Relationship detection first."""
+    base = get_protocol("lu2016").change(k=k, k_unit="triplet", tops=TOPS)
+    return [base.change(task=task, subset=subset) for task in TASKS for subset in ("all", "zero-shot")]
+
+
+def half_of(name: str) -> int:
+    """0 or 1, by the name alone: the same on every machine."""
+    return hashlib.sha256(name.encode()).digest()[0] % 2
+
+
+def _key(groups: Sequence[_Group], asked: Sequence[Variant], source: BoxSource) -> str:
+    """Changes with the models, the images, the boxes and the variants."""
+    parts: list[Any] = [polyadic.__version__, "rows", repr(asked)]
+    for name, detections in sorted((source.detections or {}).items()):
+        parts += [name, repr(detections.size), detections.boxes, detections.labels, detections.scores]
+    for name, array in sorted((source.noise.to_arrays() if source.noise else {}).items()):
+        parts += [name, array]
+    for group in groups:
+        parts.append(group.data.split)
+        parts += [part for scene in group.data for part in (scene.name, scene.boxes, scene.labels, scene.relations)]
+        for model in group.models:
+            parts += [repr(model.config.ranking), *(weights.cpu() for weights in model.state_dict().values())]
+    return digest(*parts)
+
+
+def headline(rows: Iterable[Row], dataset: str, *, subset: str = "all", metric: str = "recall") -> list[Line]:
+    """Count table and ceilings, each fit, the averaged models and, of the whole test set, the paper."""
+    tested = [row for row in select(rows, split="test", subset=subset) if row.recall is not None]
+    lines = []
+    for fit in ("baseline", "plain", "cross-fitted"):
+        chosen = select(tested, fit=fit)
+        for what in dict.fromkeys(row.what for row in chosen):
+            name = what if fit == "baseline" else fit if what == FULL else f"{fit}, {what}"
+            lines.append(Line(name, recall_cells(select(chosen, what=what), metric)))
+    if subset == "all" and metric == "recall":
+        for name, numbers in PAPER.get(dataset, {}).items():
+            place = dict(zip(COLUMNS, numbers, strict=True))
+            lines.append(Line(name, tuple(Cell(place[column]) for column in FIXED)))
+    return lines
+
+
+def ingredients(rows: Iterable[Row], split: str) -> list[Line]:
+    """Each variant, trained without the held-out images, on the test images or on those; with the held-out loss."""
+    rows = select(rows, fit="held-out")
+    scored = [row for row in select(rows, split=split, subset="all") if row.recall is not None]
+    losses = {
+        what: cell(row.loss for row in select(rows, what=what)) for what in {row.what for row in rows if row.loss}
+    }
+    return [
+        Line(what, recall_cells(select(scored, what=what)), losses.get(what))
+        for what in dict.fromkeys(row.what for row in scored)
+    ]
+
+
+def shares(rows: Iterable[Row], fit: str, k: int, top: int) -> dict[str, Cell]:
+    """Percent of the ground truths by outcome, over seeds."""
+    chosen = [row for row in select(rows, fit=fit, k=str(k), N=top) if row.outcome and row.seed is not None]
+    outcomes = dict.fromkeys(row.outcome for row in chosen)
+    return {outcome: cell(row.share for row in select(chosen, outcome=outcome)) for outcome in outcomes}
+
+
+def recall_cells(rows: Iterable[Row], metric: str = "recall") -> tuple[Cell, ...]:
+    """Recalls in the order of FIXED."""
+    rows = list(rows)
+    return tuple(cell(getattr(row, metric) for row in select(rows, task=task, k=k, N=n)) for task, k, n in FIXED)
+
+
+@dataclass(frozen=True, eq=False)
+class SourcesTable:
+    """Models of evidence alone and of pixels and evidence, from the same images."""
+
+    configs: dict[str, Config]
+    rows: tuple[Row, ...]
+
+    def write(self, path: Path) -> tuple[Path, Path]:
+        configs = {what: config_record(config) for what, config in self.configs.items()}
+        return write_results(path, self.rows, {"configs": configs})
+
+
+def vrd_both(root: Path, weights: Path, proposals: Path, *, out: Path, seeds: Sequence[int]) -> SourcesTable:
+    """Train on pixels and detector evidence beside evidence alone, on VRD's images that have a picture.
+
+    Only some of the training images may have one, so that models of all annotations would be no fair comparison.
+    """
+    for name, path in (("--weights", weights), ("--proposals", proposals)):
+        if not path.expanduser().is_file():
+            raise PolyadicError(f"{name}: no file {path}")
+    root, weights, proposals = (path.expanduser().resolve() for path in (root, weights, proposals))
+    configs = both_configs(root, weights, proposals)
+    protocols = [get_protocol("lu2016").change(task=task, k_unit="triplet", tops=TOPS) for task in TASKS]
+    if not len(load_split(configs[BOTH], "test", pictures_of(configs[BOTH]))):
+        raise PolyadicError("no test image of vrd has a picture")
+    rows = []
+    for seed in seeds:
+        for what, config in configs.items():
+            folder = out.expanduser().resolve() / f"{what.replace(' ', '-')}-seed-{seed}"
+            train_run(config.change(seed=seed), folder)
+            run = open_run(folder)
+            scores = evaluate_run(run, protocols, KS, detections=read_detections_of(proposals, run))
+            seconds = round(training_seconds(folder), 1)
+            for name, row in scores.result.rows:
+                if name == PREDICTIONS and row.protocol.subset == "all":
+                    rows.append(recall_row(what, row, seed=seed, seconds=seconds))
+    return SourcesTable(configs, tuple(rows))
+
+
+def both_configs(root: Path, weights: Path, proposals: Path) -> dict[str, Config]:
+    """The two kinds of model, as alike as they can be."""
+    place = {"data.root": str(root), "data.pictures": "present", "data.simulate": str(proposals)}
+    alone = PRESETS["vrd-boxes"].change(**place, **{"validation.images": 0})
+    pixels = replace(PRESETS["vrd-pixels"].pixels, weights=str(weights), side=384, longest=384, place=False)
+    cache = replace(alone.cache, gigabytes=0.0)  # simulated boxes never repeat
+    head = replace(alone.head, input_dropout=0.3)  # many pixels, few images
+    both = replace(alone, sources=("pixels", "evidence"), pixels=pixels, head=head, cache=cache, workers=1)
+    return {EVIDENCE: alone, BOTH: both}

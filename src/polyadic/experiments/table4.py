@@ -1,31 +1,78 @@
-"""An ablation in the form of the paper's Table 4: means and deviations over seeds, files, the paper's own numbers."""
+"""The paper's Table 4 (Ablation Study): ranks, P(X_sel) and priors over several seeds, on any dataset.
+
+An experiment is a list of config changes. Each rank and seed is a run of its own, OUT/rank-R-seed-S (with -all: trained
+on all images), and keeps its scores: an interrupted experiment continues when it is started again.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
-import statistics
-from collections.abc import Container, Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from polyadic.experiments.ablation import Ablation
-from polyadic.experiments.ablation_scores import ALL, MODEL, PHRASES, TEMPERED, Row
-from polyadic.files import hide_paths, versions, write_text
+import polyadic
+from polyadic.config import PRESETS
+from polyadic.config.schema import Config
+from polyadic.evaluation.compare import COUNT_TABLE, compare
+from polyadic.evaluation.protocol import FREE_K, Protocol, get_protocol
+from polyadic.experiments.results import (
+    FREE,
+    Line,
+    Row,
+    cached_rows,
+    ceiling_row,
+    cell,
+    config_record,
+    recall_row,
+    select,
+    write_results,
+)
+from polyadic.experiments.runs import (
+    Images,
+    at_k,
+    best_k,
+    best_of,
+    free_ks,
+    recalls_of,
+    run_regions,
+    train_run,
+    training_seconds,
+    validation_scenes,
+)
+from polyadic.files import WEIGHTS
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import Parts
+from polyadic.progress import say
+from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training.examples import load_split, pictures_of
+from polyadic.training.region_cache import digest, fill
 
-COLUMNS = (("free", "50"), ("free", "100"), ("1", "50"), ("1", "100"))  # k, N
+RANKS = (1, 2, 3, 4, 5)  # paper
+TOPS = (50, 100)
+PHRASES, PREDICATES = "phrase-classification", "predicate-classification"  # ground-truth boxes; labels as well
+MODEL, OURS = "model", "ours, box-conditioned prior"
+ALL = ", all images"  # after the name: trained once more, with the held-out images
+REFIT = {"validation.images": 0}  # the config change of such a run
+FEATURES = "features"
+TEMPERED = "psi_c + selected + tempered prior"
+PARTS = {
+    "psi_c": Parts(selected=False, prior=False, geometry=False),
+    "psi_c + selected": Parts(selected=True, prior=False, geometry=False),
+    "psi_c + selected + prior": Parts(selected=True, prior=True, geometry=False, prior_exponent=1.0),
+    TEMPERED: Parts(selected=True, prior=True, geometry=False),  # ours: with the config's exponent
+    "psi_c + geometry": Parts(selected=False, prior=False, geometry=True),  # ours
+}
 _ADDED = {
     "psi_c + selected": "w/ X_sel",
     "psi_c + selected + prior": "w/ X_sel & prior",
     TEMPERED: "w/ X_sel & prior^{exponent:g}",
-    "psi_c + geometry": "w/ prior that knows the boxes",
+    "psi_c + geometry": "w/ box-conditioned prior",
 }
+COLUMNS = ((FREE, 50), (FREE, 100), ("1", 50), ("1", 100))  # k, N
 
-# R@50 and R@100 with free k, then with k = 1
+# in the order of COLUMNS
 PAPER: dict[str, dict[str, tuple[float, float, float, float]]] = {
     "vg150": {
         "Rank-1": (37.35, 44.49, 32.16, 34.30),
@@ -48,120 +95,265 @@ PAPER: dict[str, dict[str, tuple[float, float, float, float]]] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Ablation:
+    """All rows, and what they were made with."""
+
+    configs: dict[str, Config]  # by name; the first is that of the ranks
+    ranks: tuple[int, ...]
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def config(self) -> Config:
+        return next(iter(self.configs.values()))
+
+    def write(self, path: Path) -> tuple[Path, Path]:
+        """The rows, and beside them the configs, ranks and seeds."""
+        records: dict[str, Any] = {name: config_record(config) for name, config in self.configs.items()}
+        if any(row.what.endswith(ALL) for row in self.rows):
+            records[ALL.removeprefix(", ")] = REFIT
+        about = {"configs": records} if len(records) > 1 else {"config": next(iter(records.values()))}
+        return write_results(path, self.rows, {**about, "ranks": self.ranks, "seeds": self.seeds})
+
+
+def ablate(
+    config: Config,
+    out: str | Path,
+    ranks: Sequence[int] = RANKS,
+    *,
+    seeds: int = 3,
+    tasks: Sequence[str] = (PHRASES,),
+    refit: Sequence[int] = (),
+) -> Ablation:
+    """Train and score each rank with each seed, beside the count table and the ceiling.
+
+    Args:
+        config: The model; its seed is the first of the seeds.
+        out: A folder for the runs.
+        ranks: R of ψ_c.
+        seeds: How many.
+        tasks: Classification tasks to score.
+        refit: Ranks to train once more with the held-out images on which k was chosen; they get rows of their own.
+    """
+    out = Path(out).expanduser().resolve()
+    ranks, numbers = tuple(dict.fromkeys(ranks)), tuple(range(config.seed, config.seed + seeds))
+    _check(config, ranks, numbers, refit)
+    test, held_out = load_split(config, "test", pictures_of(config)), validation_scenes(config)
+    if not len(test):
+        raise PolyadicError(f"ablate: no test image of {test.name} has a picture")
+    if not any(len(scene.relations) for scene in held_out):
+        raise PolyadicError(f"ablate: {test.name} has no validation images with relations, on which k is chosen")
+    name = "motifs" if config.data.dataset == "vg150" else "lu2016"
+    protocols = [get_protocol(name).change(task=task, k=None, k_unit="triplet", tops=TOPS) for task in tasks]
+    rows = [row for protocol in protocols for row in baselines(config, test, protocol)]
+    scorer = _Scorer(test, held_out, protocols)
+    if "evidence" in config.sources:
+        say("ground-truth labels are given (sources has evidence): not comparable with models that see pixels alone")
+    for seed in numbers:
+        base = _shared_backbone(config.change(seed=seed), out)
+        for rank in ranks:
+            folder, changed = out / f"rank-{rank}-seed-{seed}", base.change(**{"head.rank": rank})
+            scored = scorer.score(train_run(changed, folder), changed, folder)
+            rows += scored
+            if rank in refit:
+                folder, changed = folder.with_name(f"{folder.name}-all"), changed.change(**REFIT)
+                rows += scorer.score(train_run(changed, folder), changed, folder, first=scored)
+    return Ablation({MODEL: config}, ranks, numbers, tuple(rows))
+
+
+def _check(config: Config, ranks: Sequence[int], seeds: Sequence[int], refit: Sequence[int]) -> None:
+    if not ranks or not seeds or min(ranks) < 1:
+        raise PolyadicError(
+            f"ablate: expected ranks from 1 and at least one seed, got {list(ranks)}, {len(seeds)} seeds"
+        )
+    if not set(refit) <= set(ranks):
+        raise PolyadicError(f"ablate: refit has ranks {sorted(set(refit) - set(ranks))}, which are not among the ranks")
+    if not config.triplets.epochs and not config.proposals.epochs:
+        raise PolyadicError("ablate: triplets.epochs and proposals.epochs are 0: there is nothing to compare")
+    for rank in ranks:
+        config.change(**{"head.rank": rank})  # raises before the work
+
+
+def _shared_backbone(config: Config, out: Path) -> Config:
+    """Train the backbone alone, once for all ranks; return the config that starts from it."""
+    if not config.backbone.epochs or "pixels" not in config.sources:
+        return config
+    folder = out / f"backbone-seed-{config.seed}"
+    alone: dict[str, Any] = {f"{stage}.epochs": 0 for stage in ("boxes", "triplets", "proposals", "selection")}
+    train_run(config.change(**alone, **{"head.labels": False}), folder)
+    return config.change(**{"backbone.epochs": 0, "pixels.weights": str(folder)})
+
+
 @dataclass(frozen=True)
-class Cell:
-    """Over seeds; the deviation is that of a sample, NaN for a single seed."""
+class _Setting:
+    """What one recall is measured for."""
 
-    mean: float
-    deviation: float = math.nan
+    protocol: Protocol  # with its k
+    parts: str
+    k: str  # free or 1
+
+    @property
+    def asked(self) -> tuple[Protocol, Parts]:
+        return self.protocol, replace(PARTS[self.parts], labels=self.protocol.task == PREDICATES)
 
 
-@dataclass(frozen=True)
-class Line:
-    """A row of the table: recalls in the order of COLUMNS, the held-out loss, the paper's recalls where it has them."""
+@dataclass(frozen=True, eq=False)
+class _Scorer:
+    """Scores runs on the same images under the same protocols."""
 
-    label: str
-    cells: tuple[Cell, ...]
-    loss: Cell | None = None
-    paper: tuple[float, ...] | None = None
+    test: Dataset
+    held_out: Sequence[Scene]
+    protocols: Sequence[Protocol]  # without k
+
+    def score(self, model: RelationModel, config: Config, folder: Path, *, first: Sequence[Row] = ()) -> list[Row]:
+        """Choose k on the held-out images; for a model trained on them, take it from the rows of the `first` run."""
+        known = self._settings_of(first)
+        more = [f"{setting.protocol.label} {setting.parts}" for setting in known]
+        key = self._key(folder, () if first else self.held_out, *more)
+
+        def measure() -> list[Row]:
+            settings = known or self._choose(model, config, folder)
+            asked = [setting.asked for setting in settings]
+            tables = recalls_of(model, self._images(model, config, folder, self.test.scenes), asked)
+            what = MODEL + ALL if first else MODEL
+            common: dict[str, Any] = {
+                "dataset": self.test.name,
+                "rank": config.head.rank,
+                "seed": config.seed,
+                "loss": None if first else float(best_of(folder)["held_out"]["loss"]),
+                "seconds": round(training_seconds(folder), 1),
+            }
+            return [
+                recall_row(what, row, parts=setting.parts, k=setting.k, **common)
+                for setting, table in zip(settings, tables, strict=True)
+                for row in table
+            ]
+
+        return cached_rows(folder / "scores.json", key, measure)
+
+    def _choose(self, model: RelationModel, config: Config, folder: Path) -> list[_Setting]:
+        names = [name for name, parts in PARTS.items() if _trained(model, parts)]
+        if config.ranking.prior in (0.0, 1.0):
+            names = [name for name in names if name != TEMPERED]
+        settings = [_Setting(protocol, name, FREE) for protocol in self.protocols for name in names]
+        images = self._images(model, config, folder, self.held_out)
+        chosen = free_ks(model, images, [setting.asked for setting in settings])
+        return [
+            _Setting(setting.protocol.change(k=k), setting.parts, word)
+            for setting, free in zip(settings, chosen, strict=True)
+            for word, k in ((FREE, free), ("1", 1))
+        ]
+
+    def _settings_of(self, rows: Sequence[Row]) -> list[_Setting]:
+        """The settings of measured rows, each once."""
+        settings = (
+            _Setting(protocol.change(k=row.used), row.parts, row.k)
+            for row in rows
+            for protocol in self.protocols
+            if protocol.task in row.protocol
+        )
+        return list(dict.fromkeys(settings))
+
+    def _images(self, model: RelationModel, config: Config, folder: Path, scenes: Sequence[Scene]) -> Images:
+        regions = run_regions(model, config, folder)
+        if regions is not None and model.backbone is not None:
+            fill(regions, model.backbone, scenes, [scene.boxes for scene in scenes], config.workers)
+        return Images(scenes, regions=regions, workers=config.workers)
+
+    def _key(self, folder: Path, held_out: Sequence[Scene], *more: str) -> str:
+        """Changes with the model, the images and the protocols."""
+        weights = (folder / "model" / WEIGHTS).stat()
+        images = [part for scene in (*self.test, *held_out) for part in (scene.name, scene.boxes, scene.relations)]
+        labels = [protocol.label for protocol in self.protocols]
+        return digest(polyadic.__version__, weights.st_size, weights.st_mtime_ns, *labels, *images, *more)
+
+
+def _trained(model: RelationModel, parts: Parts) -> bool:
+    """Tell whether the parts were trained; ψ_u is counted, and a ψ_c of labels alone says nothing of predicates."""
+    has_parts = (not parts.selected or "selection" in model.stages) and (not parts.geometry or "boxes" in model.stages)
+    return has_parts and (parts.geometry or not model.config.head.labels)
+
+
+def baselines(config: Config, test: Dataset, protocol: Protocol) -> Iterator[Row]:
+    """The count table, its k chosen like the model's, and the ceiling of the ground-truth boxes."""
+    swept = [at_k(protocol, k) for k in FREE_K]
+    before = compare(load_split(config, "validation"), [], swept, train=load_split(config, "fit"))
+    counted = [row for what, row in before.rows if what == COUNT_TABLE]
+    free = best_k([[row for row in counted if row.protocol == tried] for tried in swept])
+    cuts = {FREE: free, "1": 1}
+    protocols = list(dict.fromkeys(protocol.change(k=k) for k in cuts.values()))
+    result = compare(test, [], protocols, train=load_split(config, "train"))
+    for word, k in cuts.items():
+        for what, row in result.rows:
+            if what == COUNT_TABLE and row.protocol.k == k:
+                yield recall_row(what, row, dataset=test.name, k=word)
+    for what, base, value in result.ceilings:
+        yield ceiling_row(what, base, value, dataset=test.name)
 
 
 def table4(ablation: Ablation, task: str = PHRASES) -> list[Line]:
-    """The ranks plain, the first and the last one with each part added; the same from all images; then all else.
+    """The plain ranks, the first and the last one with each part added, the same from all images, then the others.
 
     The paper's numbers are of phrase classification.
     """
-    asked = [row for row in ablation.rows if task in row.protocol]
-    dataset = asked[0].dataset if task == PHRASES else ""
-    ends = dict.fromkeys((ablation.ranks[0], ablation.ranks[-1]))
+    rows = [row for row in ablation.rows if task in row.protocol]
+    paper = PAPER.get(rows[0].dataset, {}) if task == PHRASES else {}
     named = [(f"Rank-{rank}", rank, "psi_c") for rank in ablation.ranks]
-    for rank in ends:
+    for rank in dict.fromkeys((ablation.ranks[0], ablation.ranks[-1])):
         for parts, words in _ADDED.items():
             named.append((f"Rank-{rank} {words.format(exponent=ablation.config.ranking.prior)}", rank, parts))
     lines = []
     for what in (MODEL, MODEL + ALL):
-        mine = [row for row in asked if row.what == what]
         for label, rank, parts in named:
-            rows = [row for row in mine if (row.rank, row.parts) == (rank, parts)]
-            if rows:  # not every model has every part
-                lines.append(_line(dataset, label + what.removeprefix(MODEL), rows))
-    others = [row for row in asked if not row.what.startswith(MODEL)]
-    names = dict.fromkeys(row.what for row in others)
-    return lines + [_line(dataset, what, (row for row in others if row.what == what)) for what in names]
+            chosen = select(rows, what=what, rank=rank, parts=parts)
+            if chosen:  # not every model has every part
+                lines.append(_line(label + what.removeprefix(MODEL), chosen, paper))
+    others = dict.fromkeys(row.what for row in rows if not row.what.startswith(MODEL))
+    return lines + [_line(what, select(rows, what=what), paper) for what in others]
 
 
-def _line(dataset: str, label: str, rows: Iterable[Row]) -> Line:
+def _line(label: str, rows: Iterable[Row], paper: dict[str, tuple[float, float, float, float]]) -> Line:
     rows = list(rows)
-    cells = [_cell(row.recall for row in rows if row.k in (k, "any") and row.N in (n, "any")) for k, n in COLUMNS]
+    cells = [cell(row.recall for row in rows if row.k in (k, "any") and row.N in (n, None)) for k, n in COLUMNS]
     losses = {row.seed: row.loss for row in rows if row.loss is not None}
-    return Line(label, tuple(cells), _cell(losses.values()) if losses else None, PAPER.get(dataset, {}).get(label))
+    return Line(label, tuple(cells), cell(losses.values()) if losses else None, paper.get(label))
 
 
-def _cell(values: Iterable[float]) -> Cell:
-    held = list(values)
-    return Cell(statistics.fmean(held), statistics.stdev(held) if len(held) > 1 else math.nan)
+def vrd_ablation(root: Path, weights: Path, out: Path, *, seeds: int = 3, ranks: Sequence[int] = RANKS) -> Ablation:
+    """Pixels with ground-truth boxes on VRD: that half of Table 4 and, apart from it, our model of the same pixels.
 
-
-def to_csv(ablation: Ablation) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _HEADER, lineterminator="\n")
-    writer.writeheader()
-    for row in ablation.rows:
-        writer.writerow({name: "" if value is None else value for name, value in asdict(row).items()})
-    return text.getvalue()
-
-
-_HEADER = [each.name for each in fields(Row)]
-
-
-def read_rows(path: Path) -> tuple[Row, ...]:
-    """What `to_csv` wrote."""
-    whole, real = ("rank", "seed"), ("recall", "loss", "seconds")
-
-    def parsed(record: dict[str, str]) -> Row:
-        values: dict[str, Any] = dict(record)
-        for names, kind in ((whole, int), (real, float)):
-            values |= {name: None if record[name] == "" else kind(record[name]) for name in names}
-        return Row(**values)
-
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return tuple(map(parsed, csv.DictReader(file)))
-    except (TypeError, ValueError, KeyError, csv.Error) as error:
-        raise PolyadicError(
-            f"{path} is damaged or cut off: not every line is an ablation's; move it, or choose another name"
-        ) from error
-
-
-def write(ablation: Ablation, path: Path) -> tuple[Path, Path]:
-    """The rows, and beside them as JSON the config and the versions that made them. Replaces an earlier ablation's."""
-    check_file(path)
-    beside = path.with_suffix(".json")
-    config = ablation.config.to_json()
-    hide_paths(config)
-    about: dict[str, Any] = {"config": config, "ranks": ablation.ranks, "seeds": ablation.seeds, "versions": versions()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, to_csv(ablation))
-    write_text(beside, json.dumps(about, indent=1) + "\n")
-    return path, beside
-
-
-def check_file(path: Path, made: Container[tuple[str, str, str]] | None = None) -> None:
-    """Before the work: a file that no ablation wrote stays, and so does one with runs that would be dropped.
-
-    `made` are those that will be there: what, rank, seed; None: the models of `ablate`, whichever they are.
+    The paper's recipe (preset vrd-pixels) varies the rank and adds P(X_sel) and ψ_u. Ours (vrd-pixels-grown) takes
+    labels from pixels, and all else from the box-conditioned prior. Both are scored with and without ground-truth
+    labels. The first and the last rank, and ours, are trained twice: without the held-out images, on which k is chosen,
+    and with all images. `weights` are the backbone's.
     """
-    if path.suffix != ".csv":
-        raise PolyadicError(f"--csv: expected a name that ends in .csv, got {path}")
-    if not path.exists():
-        return
-    if path.read_text(encoding="utf-8", errors="replace").partition("\n")[0] != ",".join(_HEADER):
-        raise PolyadicError(f"--csv: {path} exists and is not an ablation's; choose another name")
-    for row in read_rows(path):
-        kept = row.what == MODEL if made is None else (row.what, str(row.rank), str(row.seed)) in made
-        if row.seed is not None and not kept:
-            what = "" if row.what == MODEL else f"{row.what}, "
-            raise PolyadicError(
-                f"--csv: {path} has {what}rank {row.rank} with seed {row.seed}, which this ablation would drop; "
-                "ask for them too, or choose another name"
-            )
+    if not weights.expanduser().is_file():
+        raise PolyadicError(f"--weights: no file {weights}; expected the backbone's, tf_efficientnet_lite0 of timm")
+    out = out.expanduser().resolve()
+    place = {
+        "data.root": str(root.expanduser().resolve()),
+        "pixels.weights": str(weights.expanduser().resolve()),
+        "cache.folder": str(out / FEATURES),
+    }
+    recipe, ours = (PRESETS[name].change(**place) for name in ("vrd-pixels", "vrd-pixels-grown"))
+    tasks, ranks = (PHRASES, PREDICATES), sorted(set(ranks))
+    table = ablate(recipe, out / "paper", ranks, seeds=seeds, tasks=tasks, refit=_ends(ranks))
+    boxes = ablate(ours, out / "ours", (1,), seeds=seeds, tasks=tasks, refit=(1,))
+    # the loss of a head of labels is not that of triplets
+    extra = (
+        replace(row, what=row.what.replace(MODEL, OURS, 1), loss=None)
+        for row in boxes.rows
+        if row.what.startswith(MODEL)
+    )
+    return replace(table, configs={"the paper's recipe": recipe, OURS: ours}, rows=(*table.rows, *extra))
+
+
+def vrd_planned(ranks: Sequence[int], seeds: Iterable[int]) -> set[tuple[str, int | None, int | None]]:
+    """What, rank and seed of the rows of `vrd_ablation`."""
+    kinds = {MODEL: ranks, MODEL + ALL: _ends(ranks), OURS: (1,), OURS + ALL: (1,)}
+    return {(what, rank, seed) for seed in seeds for what, some in kinds.items() for rank in some}
+
+
+def _ends(ranks: Sequence[int]) -> list[int]:
+    return [min(ranks), max(ranks)] if ranks else []

@@ -1,29 +1,33 @@
-"""Training in stages (Modeling missing annotations; Implementation details).
+"""Train a relation model in stages (Modeling missing annotations; Implementation details).
 
-0. backbone (ours, optional): the backbone learns the labels of true boxes, then is frozen for good.
-   boxes (ours, optional): the prior that knows the boxes, and what neighbours say of labels, on annotations alone.
+0. backbone (ours, optional): the backbone on the labels of true boxes, then frozen.
+   boxes (ours, optional): the box-conditioned prior and the label context, on annotations only.
 1. triplets: ψ_c on annotated pairs of true boxes; 1b. proposals: the same on a detector's boxes.
 2. selection: P(X_sel) on equally many annotated and null pairs, everything else frozen.
-
-A run is a folder: config.json, model/ (the best so far, complete), last.pt, log.jsonl, tensorboard/.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from polyadic.config import load_config
-from polyadic.config.schema import Config
-from polyadic.training.run import check_new, check_same, config_path
-from polyadic.training.trainer import Trainer, pick_device
+import torch
 
-if TYPE_CHECKING:
-    from polyadic.model.relation_model import RelationModel
+from polyadic import progress
+from polyadic.config import Config, load_config
+from polyadic.detectors.faster_rcnn import Detector
+from polyadic.model.relation_model import RelationModel
+from polyadic.prior import TripletPrior
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training.loop import fit
+from polyadic.training.proposals import FOUND, KEPT, detected, fingerprint, keep_detector
+from polyadic.training.run import Run, check_new, check_same, config_path, only_one, pick_device
+from polyadic.training.stages import STAGES, RelationStage, Setup, planned
 
 __all__ = ["pick_device", "run_config", "train"]
 
-# what may differ when a run is resumed: where things are, and how fast
+# what may differ when a run is resumed: paths and speed
 _FREE = (
     *("data.root", "data.detections", "data.detector", "data.simulate", "pixels.weights"),
     *("device", "workers", "cache.", "threads"),
@@ -31,15 +35,94 @@ _FREE = (
 
 
 def train(config: Config, out: str | Path, *, resume: bool = False) -> RelationModel:
-    """Train into the folder `out`, which must be new or empty; with `resume`, go on in it. Returns the best model."""
+    """Train into the folder `out`, which must be new or empty; with `resume`, continue in it. Return the best model."""
     folder = Path(out).expanduser()
     if resume:
         check_same(config, run_config(folder), folder, _FREE)
     else:
         check_new(folder)
-    return Trainer(config, folder).run(resume)
+    setup, detector = Setup(config, folder), None
+    about = {"data": setup.data.fingerprint()}
+    if config.data.detector:
+        detector = _load_detector(config, folder, setup)
+        about["detector"] = fingerprint(detector)
+    run = _start(setup, Run(folder, config, about), resume)
+    with only_one(folder):
+        if detector is not None:
+            _detect(setup, detector)
+        with run.training():
+            for name in planned(config):
+                if name not in run.checkpoint.done:
+                    stage = _begin_stage(setup, run, name)
+                    fit(stage, run)
+                    _end_stage(setup, run, stage)
+    return setup.model.eval()
 
 
 def run_config(folder: Path) -> Config:
-    """The config of a run."""
+    """Load the config of a run."""
     return load_config(config_path(folder))
+
+
+def _load_detector(config: Config, folder: Path, setup: Setup) -> Detector:
+    kept = folder / "model" / KEPT
+    return Detector.load(kept if kept.is_dir() else Path(config.data.detector), setup.device, setup.data.vocabulary)
+
+
+def _start(setup: Setup, run: Run, resume: bool) -> Run:
+    """Build the model, and create the folder or read its checkpoint."""
+    config, names = setup.config, setup.data.vocabulary
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    weights: dict[str, Any] | None = run.resume() if resume else None
+    torch.manual_seed(config.seed)
+    triplets = torch.from_numpy(setup.data.annotations.triplets())
+    prior = TripletPrior.from_triplets(triplets, names, smoothing=config.ranking.smoothing)
+    run.model = setup.model = RelationModel(config, names, prior, fetch=not resume).to(setup.device)
+    if weights is not None:
+        setup.model.load_state_dict(weights)
+        setup.model.stages = tuple(run.checkpoint.done)
+    else:
+        run.begin(setup.model.state_dict())
+    return run
+
+
+def _detect(setup: Setup, detector: Detector) -> None:
+    """Keep the detector with the model; where proposals are needed and not given, compute them."""
+    config, folder, data = setup.config, setup.folder, setup.data
+    try:
+        keep_detector(Path(config.data.detector), folder / "model")
+        setup.model.saved_detector = folder / "model" / KEPT
+        if config.proposals.epochs and data.detections is None:
+            proposals = detected(detector, (*data.fit, *data.validation), folder / FOUND, config.workers)
+            boxes = sum(map(len, proposals.values()))
+            if not boxes:
+                raise PolyadicError("the detector finds no box in any training image: train it longer")
+            progress.say(f"the detector finds {boxes / len(proposals):.1f} boxes per image")
+            setup.data = replace(data, detections=proposals)
+    except OSError as error:
+        raise PolyadicError(f"cannot write the run to {folder} ({error.strerror})") from error
+
+
+def _begin_stage(setup: Setup, run: Run, name: str) -> RelationStage:
+    """Create a stage, or restore it in the middle."""
+    resumed = run.checkpoint.stage == name and run.state is not None
+    if not resumed:
+        run.checkpoint.next_stage(name)
+        run.state = None
+    torch.manual_seed(setup.config.seed)
+    stage = STAGES[name](setup, not resumed)
+    if run.state is not None:
+        for key, module in stage.modules.items():
+            module.load_state_dict(run.state["modules"][key])
+    setup.model.stages = (*setup.model.stages, name)
+    return stage
+
+
+def _end_stage(setup: Setup, run: Run, stage: RelationStage) -> None:
+    """Continue with the best model of the stage."""
+    stage.finish()
+    setup.model.load_state_dict(RelationModel.load(run.folder / "model", setup.device).state_dict())
+    run.checkpoint.done.append(stage.name)
+    run.checkpoint.stage, run.state = "", None
+    run.save()

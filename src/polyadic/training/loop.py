@@ -1,193 +1,174 @@
-"""One stage of training: steps, clipping, schedule, checkpoints, validation; and going on after an interruption.
+"""The training loop: steps, clipping, learning-rate schedule, validation and checkpoints of one stage.
 
-A step's random numbers are seeded by (seed, stage, epoch, step), the order of images by (seed, stage, epoch), so that a
-run that was interrupted and one that was not are the same.
+The random numbers of a step are seeded by (seed, stage, epoch, step), the order of images by (seed, stage, epoch), so
+an interrupted and resumed run equals one that was never interrupted.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from polyadic import progress
 from polyadic.config.schema import StageConfig
-from polyadic.progress import Interrupted
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import number_of
 from polyadic.training.loading import load_batches
-from polyadic.training.run import Position, Record
+from polyadic.training.run import Checkpoint, Run
+
+if TYPE_CHECKING:
+    from polyadic.training.stages import Stage
 
 MINUTES = 10  # between checkpoints inside an epoch
 _LEAST_SCALE = 2.0**-16  # of the loss in float16, halved at each gradient that is not finite
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What a stage is, beside its numbers."""
-
-    name: str
-    stage: StageConfig
-    modules: dict[str, nn.Module]  # what learns
-    examples: Callable[[int], Dataset[Any]]  # of an epoch
-    loss: Callable[[list[Any]], tuple[Tensor, int] | None]  # mean over rows, and how many; None for an empty batch
-    names: Callable[[list[Any]], list[str]]  # the images of a batch
-    train_mode: Callable[[], None]
-    validate: Callable[[], dict[str, float]]  # nothing where nothing is held out
-    better: str  # which of the numbers decides, the larger the better; without it the last epoch is the best
-    finish: Callable[[], None] = lambda: None
-    read: bool = True  # examples are read from disk: worker processes help
-
-
-@dataclass(eq=False)
-class Runner:
-    """What all stages share."""
-
-    seed: int
-    device: torch.device
-    precision: torch.dtype
-    workers: int
-    record: Record
-    save_best: Callable[[dict[str, float]], None]
-    save_position: Callable[[Position, dict[str, Any]], None]
-
-    def run(self, task: Task, position: Position, state: dict[str, Any] | None) -> None:
-        """Train from `position` to the end of the stage. `state` is the optimiser's, when resumed in the middle."""
-        task.train_mode()  # thaws what learns
-        parameters = [p for module in task.modules.values() for p in module.parameters() if p.requires_grad]
-        optimiser = make_optimiser(task.stage, parameters)
-        scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == torch.float16)
-        if state is not None:
-            optimiser.load_state_dict(state["optimiser"])
-            scaler.load_state_dict(state["scaler"])
-
-        def keep() -> None:
-            held = {"optimiser": optimiser.state_dict(), "scaler": scaler.state_dict()}
-            held["modules"] = {name: module.state_dict() for name, module in task.modules.items()}
-            self.save_position(position, held)
-
-        images = len(task.examples(0))  # type: ignore[arg-type]
-        if images == 0:
-            raise PolyadicError(f"stage {task.name}: no image has an annotated pair to learn from")
-        steps = math.ceil(images / task.stage.images)
-        try:
-            while position.epoch < task.stage.epochs:
-                self._epoch(task, position, parameters, optimiser, scaler, steps, keep)
-                numbers = task.validate()
-                score, loss = numbers.get(task.better), numbers.get("loss", 0.0)
-                best = position.best
-                if score is None or best is None or (score, -loss) > (best, -position.best_loss):
-                    position.best, position.best_loss = score, loss
-                    self.save_best(numbers)
-                about = {"stage": task.name, "epoch": position.epoch + 1}
-                self.record.write("epoch", position.total, numbers, best=position.best, **about)
-                words = ", ".join(f"{name} {value:.2f}" for name, value in numbers.items())
-                told = f"held-out {words}" if words else "nothing is held out, so the last epoch is kept"
-                progress.say(f"{task.name} {position.epoch + 1}/{task.stage.epochs}: {told}")
-                position.next_epoch()
-                keep()
-        except Interrupted:
-            keep()
-            raise
-
-    def _epoch(
-        self,
-        task: Task,
-        position: Position,
-        parameters: list[nn.Parameter],
-        optimiser: torch.optim.Optimizer,
-        scaler: torch.amp.GradScaler,
-        steps: int,
-        keep: Callable[[], None],
-    ) -> None:
-        if position.step >= steps:
-            return
-        stage, start = task.stage, time.monotonic()
-        saved, every = start, max(1, steps // 50)
-        task.train_mode()
-        with progress.task(f"{task.name} {position.epoch + 1}/{stage.epochs}", steps) as move:
-            move(position.step)
-            examples = task.examples(position.epoch)
-            for batch in load_batches(examples, self._order(task, position, steps), self.workers if task.read else 0):
-                torch.manual_seed(number_of(self.seed, task.name, position.epoch, position.step))
-                rate = stage.rate * factor(stage, position.epoch * steps + position.step, stage.epochs * steps)
-                for group in optimiser.param_groups:
-                    group["lr"] = rate
-                optimiser.zero_grad(set_to_none=True)
-                try:
-                    found = task.loss(batch)
-                except PolyadicError as error:  # scores that are not finite
-                    raise PolyadicError(f"{_where(task, position, batch)}: {error}") from error
-                norm = None
-                if found is not None:
-                    loss, rows = found
-                    value = float(loss.detach())
-                    if not math.isfinite(value):
-                        raise PolyadicError(f"{_where(task, position, batch)}: the loss is {value}; {_CURE}")
-                    scaler.scale(loss).backward()
-                    scaler.unscale_(optimiser)
-                    norm = float(nn.utils.clip_grad_norm_(parameters, stage.clip))
-                    if not math.isfinite(norm) and not scaler.is_enabled():
-                        raise PolyadicError(f"{_where(task, position, batch)}: the gradient is {norm}; {_CURE}")
-                    scaler.step(optimiser)
-                    scaler.update()
-                    if scaler.is_enabled() and scaler.get_scale() < _LEAST_SCALE:  # each step was skipped
-                        raise PolyadicError(
-                            f"{_where(task, position, batch)}: no gradient is finite in float16; {_CURE}"
-                        )
-                    position.rows, position.loss = position.rows + rows, position.loss + value * rows
-                position.step += 1
-                position.total += 1
-                mean = position.loss / max(position.rows, 1)
-                move(position.step, loss=mean, rate=rate)
-                if position.step % every == 0 or position.step == steps:
-                    numbers = {"loss": mean, "rate": rate, "seconds": round(time.monotonic() - start, 3)}
-                    if norm is not None and math.isfinite(
-                        norm
-                    ):  # not in a step without pairs, or that the scaler skips
-                        numbers["norm"] = norm
-                    place = {"stage": task.name, "epoch": position.epoch + 1, "step": position.step}
-                    self.record.write("step", position.total, numbers, **place)
-                progress.check()
-                if time.monotonic() - saved > 60 * MINUTES:
-                    keep()
-                    saved = time.monotonic()
-
-    def _order(self, task: Task, position: Position, steps: int) -> list[list[int]]:
-        """What is left of the epoch, by step."""
-        chance = torch.Generator().manual_seed(number_of(self.seed, task.name, position.epoch))
-        shuffled = torch.randperm(len(task.examples(position.epoch)), generator=chance).tolist()  # type: ignore[arg-type]
-        size = task.stage.images
-        return [shuffled[at * size : (at + 1) * size] for at in range(position.step, steps)]
-
-
 _CURE = "a lower learning rate, a smaller clip or float32 may help"
 
 
-def _where(task: Task, position: Position, batch: list[Any]) -> str:
-    names = task.names(batch)
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    return f"stage {task.name}, epoch {position.epoch + 1}, step {position.step + 1}, images {shown}"
+def fit(stage: Stage, run: Run) -> None:
+    """Train a stage from the run's checkpoint to the end of its last epoch; keep the best epoch's model."""
+    learner, at = _Learner(stage, run.state), run.checkpoint
+    images = len(stage.examples(0))  # type: ignore[arg-type]
+    if images == 0:
+        raise PolyadicError(f"stage {stage.name}: no image has an annotated pair to learn from")
+    steps = math.ceil(images / stage.settings.images)
+    try:
+        while at.epoch < stage.settings.epochs:
+            with closing(_epoch(stage, run, learner, steps)) as batches:
+                for batch in batches:
+                    with _locating(stage, at, batch):
+                        learner.update(stage.loss(batch))
+            _validate(stage, run)
+            at.next_epoch()
+            run.save(state=learner.state())
+    except progress.Interrupted:
+        run.save(state=learner.state())
+        raise
 
 
-def make_optimiser(stage: StageConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    if stage.optimiser == "sgd":
-        return torch.optim.SGD(parameters, stage.rate, momentum=stage.momentum, weight_decay=stage.decay)
-    kind: type[torch.optim.Adam] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[stage.optimiser]
-    return kind(parameters, stage.rate, weight_decay=stage.decay)
+class _Learner:
+    """The optimiser of a stage, with gradient clipping and, in float16, loss scaling."""
+
+    def __init__(self, stage: Stage, state: dict[str, Any] | None) -> None:
+        stage.train_mode()  # also unfreezes what is trained
+        self.modules, self.clip = stage.modules, stage.settings.clip
+        self.parameters = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
+        self.optimiser = make_optimiser(stage.settings, self.parameters)
+        self.scaler = torch.amp.GradScaler(stage.device.type, enabled=stage.precision == torch.float16)
+        self.loss, self.rows, self.norm = 0.0, 0, math.nan  # of the last step
+        if state is not None:
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.scaler.load_state_dict(state["scaler"])
+
+    def state(self) -> dict[str, Any]:
+        """Collect what a checkpoint needs to continue in the middle of a stage."""
+        modules = {name: module.state_dict() for name, module in self.modules.items()}
+        return {"optimiser": self.optimiser.state_dict(), "scaler": self.scaler.state_dict(), "modules": modules}
+
+    def start_step(self, rate: float) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def update(self, result: tuple[Tensor, int] | None) -> None:
+        """Take one step down the gradient of a mean loss over so many rows; none for a batch without rows."""
+        self.loss, self.rows, self.norm = 0.0, 0, math.nan
+        if result is None:
+            return
+        loss, self.rows = result
+        self.loss = float(loss.detach())
+        if not math.isfinite(self.loss):
+            raise PolyadicError(f"the loss is {self.loss}; {_CURE}")
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimiser)
+        self.norm = float(nn.utils.clip_grad_norm_(self.parameters, self.clip))
+        if not math.isfinite(self.norm) and not self.scaler.is_enabled():
+            raise PolyadicError(f"the gradient is {self.norm}; {_CURE}")
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        if self.scaler.is_enabled() and self.scaler.get_scale() < _LEAST_SCALE:  # every step was skipped
+            raise PolyadicError(f"no gradient is finite in float16; {_CURE}")
 
 
-def factor(stage: StageConfig, step: int, total: int) -> float:
-    """Of the learning rate. One-cycle rises for a tenth of the steps, then falls as a cosine; cosine only falls."""
-    if stage.schedule == "constant":
+def _epoch(stage: Stage, run: Run, learner: _Learner, steps: int) -> Generator[list[Any], None, None]:
+    """Yield the remaining batches of an epoch; count, log and save after each one."""
+    at, settings, start = run.checkpoint, stage.settings, time.monotonic()
+    if at.step >= steps:
+        return
+    saved, every = start, max(1, steps // 50)
+    stage.train_mode()
+    with progress.task(f"{stage.name} {at.epoch + 1}/{settings.epochs}", steps) as move:
+        move(at.step)
+        examples, workers = stage.examples(at.epoch), run.config.workers if stage.reads_files else 0
+        for batch in load_batches(examples, _order(stage, run, steps), workers):
+            torch.manual_seed(number_of(run.config.seed, stage.name, at.epoch, at.step))
+            rate = settings.rate * factor(settings, at.epoch * steps + at.step, settings.epochs * steps)
+            learner.start_step(rate)
+            yield batch
+            at.count(learner.rows, learner.loss)
+            move(at.step, loss=at.mean_loss, rate=rate)
+            if at.step % every == 0 or at.step == steps:
+                numbers = {"loss": at.mean_loss, "rate": rate, "seconds": round(time.monotonic() - start, 3)}
+                if math.isfinite(learner.norm):  # not in a step without pairs, or that the scaler skips
+                    numbers["norm"] = learner.norm
+                run.log.write("step", at.total, numbers, stage=stage.name, epoch=at.epoch + 1, step=at.step)
+            progress.check()
+            if time.monotonic() - saved > 60 * MINUTES:
+                run.save(state=learner.state())
+                saved = time.monotonic()
+
+
+def _order(stage: Stage, run: Run, steps: int) -> list[list[int]]:
+    """List the images of each remaining step of the epoch."""
+    at, size = run.checkpoint, stage.settings.images
+    generator = torch.Generator().manual_seed(number_of(run.config.seed, stage.name, at.epoch))
+    shuffled = torch.randperm(len(stage.examples(at.epoch)), generator=generator).tolist()  # type: ignore[arg-type]
+    return [shuffled[step * size : (step + 1) * size] for step in range(at.step, steps)]
+
+
+def _validate(stage: Stage, run: Run) -> None:
+    """Validate, save the model if it is the best so far, and log."""
+    at, numbers = run.checkpoint, stage.validate()
+    score, loss = numbers.get(stage.best_metric), numbers.get("loss", 0.0)
+    if score is None or at.best is None or (score, -loss) > (at.best, -at.best_loss):
+        at.best, at.best_loss = score, loss
+        stage.save(run.folder / "model", stage=stage.name, epoch=at.epoch + 1, held_out=numbers)
+    run.log.write("epoch", at.total, numbers, best=at.best, stage=stage.name, epoch=at.epoch + 1)
+    words = ", ".join(f"{name} {value:.2f}" for name, value in numbers.items())
+    result = f"held-out {words}" if words else "nothing is held out, so the last epoch is kept"
+    progress.say(f"{stage.name} {at.epoch + 1}/{stage.settings.epochs}: {result}")
+
+
+@contextmanager
+def _locating(stage: Stage, at: Checkpoint, batch: list[Any]) -> Iterator[None]:
+    """Add stage, epoch, step and images to an error, such as scores that are not finite."""
+    try:
+        yield
+    except PolyadicError as error:
+        names = stage.names(batch)
+        images = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        place = f"stage {stage.name}, epoch {at.epoch + 1}, step {at.step + 1}, images {images}"
+        raise PolyadicError(f"{place}: {error}") from error
+
+
+def make_optimiser(settings: StageConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Build the optimiser of a stage."""
+    if settings.optimiser == "sgd":
+        return torch.optim.SGD(parameters, settings.rate, momentum=settings.momentum, weight_decay=settings.decay)
+    kind: type[torch.optim.Adam] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimiser]
+    return kind(parameters, settings.rate, weight_decay=settings.decay)
+
+
+def factor(settings: StageConfig, step: int, total: int) -> float:
+    """Compute the factor of the learning rate. One-cycle rises for a tenth of the steps, then falls as a cosine."""
+    if settings.schedule == "constant":
         return 1.0
-    rise = 0.1 * total if stage.schedule == "one-cycle" else 0.0
+    rise = 0.1 * total if settings.schedule == "one-cycle" else 0.0
     if step < rise:
         return (step + 1) / (rise + 1)
     return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(total - rise, 1)))

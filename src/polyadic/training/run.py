@@ -1,4 +1,8 @@
-"""Where a run stands, on disk: enough to go on to the same weights, bit for bit."""
+"""The folder of a training run: config, checkpoint, lock and metric log.
+
+It holds config.json, model/ (the best so far, complete), last.pt, log.jsonl and tensorboard/. A run that was
+interrupted anywhere can be resumed to the same weights, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from polyadic.config import difference, leaves
-from polyadic.config.settings import Settings
+from polyadic.config import Config, DetectorConfig, difference, leaves
 from polyadic.files import atomic_write, write_text
 from polyadic.progress import undisturbed
 from polyadic.structures.vocabulary import PolyadicError
 
 FILE = "last.pt"
+LOCK_FILE = ".lock"
+
+
+def pick_device(name: str) -> torch.device:
+    """Find the device of a config; `auto` is the first of CUDA, MPS and the CPU."""
+    if name == "auto":
+        mps = torch.backends.mps.is_available()
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise PolyadicError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]:.120})") from error
+    return device
 
 
 @dataclass
-class Position:
-    """The stage, the epoch in it, the step in that; the best so far. Random numbers follow from these and the seed."""
+class Checkpoint:
+    """Stage, epoch and step of a run, and the best score so far. With the seed they determine all random numbers."""
 
     stage: str = ""
     epoch: int = 0
@@ -33,9 +51,18 @@ class Position:
     total: int = 0  # steps of all stages
     rows: int = 0  # of this epoch, with the sum of their losses
     loss: float = 0.0
-    best: float | None = None  # of this stage, with its loss, which decides between equals
+    best: float | None = None  # of this stage, with its loss, which breaks ties
     best_loss: float = 0.0
-    done: list[str] = field(default_factory=list)  # stages that are over
+    done: list[str] = field(default_factory=list)  # finished stages
+
+    def count(self, rows: int, loss: float) -> None:
+        """Count one step."""
+        self.rows, self.loss = self.rows + rows, self.loss + loss * rows
+        self.step, self.total = self.step + 1, self.total + 1
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / max(self.rows, 1)
 
     def next_epoch(self) -> None:
         self.epoch, self.step, self.rows, self.loss = self.epoch + 1, 0, 0, 0.0
@@ -44,11 +71,59 @@ class Position:
         self.stage, self.epoch, self.step, self.rows, self.loss, self.best = name, 0, 0, 0, 0.0, None
 
 
-def save(folder: Path, position: Position, parts: dict[str, Any], about: dict[str, Any]) -> None:
-    """Whole or not at all: the one before survives a full disk."""
+class Run:
+    """A run in its folder: where it stands, and what it writes."""
+
+    log: MetricLog
+
+    def __init__(self, folder: Path, config: Config | DetectorConfig, about: dict[str, Any]) -> None:
+        """`about` identifies the data: a run is not resumed on other data."""
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # makes CUDA deterministic
+        self.folder, self.config, self.about = folder, config, about
+        self.checkpoint = Checkpoint()
+        self.state: dict[str, Any] | None = None  # of the optimiser and the trained modules, in the middle of a stage
+        self.model: nn.Module | None = None  # its weights are kept in every checkpoint
+
+    def begin(self, weights: dict[str, Any]) -> None:
+        """Create the folder with enough in it to resume from."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save(self.folder, self.checkpoint, {"model": weights}, self.about)
+            write_text(self.folder / "config.json", json.dumps(self.config.to_json(), indent=1))
+        except OSError as error:
+            raise PolyadicError(f"cannot write the run to {self.folder} ({error.strerror})") from error
+
+    def resume(self) -> dict[str, Any] | None:
+        """Read the checkpoint; return the weights of the model in it."""
+        self.checkpoint, parts, about = load(self.folder)
+        if about != self.about:
+            raise PolyadicError(f"{self.folder} was trained on other data than this {self.config.data.dataset}")
+        self.state = parts.get("state")
+        return parts.get("model")
+
+    def save(self, state: dict[str, Any] | None = None) -> None:
+        """Write a checkpoint; `state` is needed in the middle of a stage."""
+        parts = {} if self.model is None else {"model": self.model.state_dict()}
+        save(self.folder, self.checkpoint, parts if state is None else {**parts, "state": state}, self.about)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Keep other processes out of the folder, log metrics, and compute deterministically."""
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        self.log = MetricLog(self.folder, self.checkpoint)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(deterministic)
+            self.log.close()
+
+
+def save(folder: Path, checkpoint: Checkpoint, parts: dict[str, Any], about: dict[str, Any]) -> None:
+    """Write a checkpoint atomically: the previous one survives a full disk."""
     try:
         with undisturbed(), atomic_write(folder / FILE) as part, part.open("wb") as file:
-            torch.save({"position": asdict(position), "parts": parts, "about": about}, file)
+            torch.save({"position": asdict(checkpoint), "parts": parts, "about": about}, file)
             file.flush()
             os.fsync(file.fileno())
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
@@ -59,13 +134,14 @@ def save(folder: Path, position: Position, parts: dict[str, Any], about: dict[st
         raise PolyadicError(f"cannot write a checkpoint to {folder} ({reason}); {cure}") from error
 
 
-def load(folder: Path) -> tuple[Position, dict[str, Any], dict[str, Any]]:
+def load(folder: Path) -> tuple[Checkpoint, dict[str, Any], dict[str, Any]]:
+    """Read a checkpoint, the weights in it, and what identifies its data."""
     path = folder / FILE
     if not path.is_file():
         raise PolyadicError(f"{folder} has no checkpoint to resume from ({FILE}): remove it and start without --resume")
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
-        return Position(**held["position"]), held["parts"], held["about"]
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        return Checkpoint(**content["position"]), content["parts"], content["about"]
     except (RuntimeError, OSError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PolyadicError(
@@ -73,12 +149,9 @@ def load(folder: Path) -> tuple[Position, dict[str, Any], dict[str, Any]]:
         ) from error
 
 
-LOCK_FILE = ".lock"
-
-
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """The system forgets the lock when the process ends, however it ends; where there is no `fcntl`, nobody is kept."""
+    """Lock the folder. The system drops the lock when the process ends; without `fcntl` there is none."""
     try:
         import fcntl
     except ImportError:
@@ -98,21 +171,22 @@ def only_one(folder: Path) -> Iterator[None]:
         yield
 
 
-class Record:
-    """One line per entry, with the time; numbers go to TensorBoard as well."""
+class MetricLog:
+    """Log metrics to JSONL, one timed entry per line, and to TensorBoard."""
 
-    def __init__(self, folder: Path, position: Position) -> None:
-        """`position`: where the run stands; what was written beyond it will be written again."""
+    def __init__(self, folder: Path, checkpoint: Checkpoint) -> None:
+        """Drop entries beyond the checkpoint: they will be written again."""
         from torch.utils.tensorboard import SummaryWriter
 
         self.path = folder / "log.jsonl"
         if self.path.exists():
             lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
-            write_text(self.path, "".join(f"{line}\n" for line in lines if _before(line, position)))
+            write_text(self.path, "".join(f"{line}\n" for line in lines if _is_before(line, checkpoint)))
         self.file = self.path.open("a", encoding="utf-8")
-        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=position.total + 1)
+        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=checkpoint.total + 1)
 
     def write(self, event: str, total: int, numbers: dict[str, float], **more: Any) -> None:
+        """Write the numbers of a step or an epoch."""
         entry = {"event": event, "total": total, **more, **numbers, "time": round(time.time(), 3)}
         try:
             self.file.write(json.dumps(entry, allow_nan=False) + "\n")
@@ -126,30 +200,35 @@ class Record:
             ) from error
 
     def close(self) -> None:
-        for each in (self.file, self.board):
-            with suppress(OSError):  # a full disk, of which `write` has told
-                each.close()
+        """Close both files; a full disk was reported by `write`."""
+        with suppress(OSError):
+            self.file.close()
+        with suppress(OSError):
+            self.board.close()
 
 
-def _before(line: str, position: Position) -> bool:
-    """Whether an entry is of what has been done. The last line may be cut off; an epoch ends with its validation."""
+def _is_before(line: str, checkpoint: Checkpoint) -> bool:
+    """Tell whether an entry is of work that is done. The last line may be cut off; validation ends an epoch."""
     try:
         entry = json.loads(line)
         total, epoch = entry["total"], entry["event"] == "epoch"
     except (ValueError, KeyError, TypeError):
         return False
-    return bool(total < position.total or (total == position.total and not (epoch and position.step)))
+    return bool(total < checkpoint.total or (total == checkpoint.total and not (epoch and checkpoint.step)))
 
 
 def check_new(folder: Path) -> None:
+    """Refuse a folder that holds something."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise PolyadicError(
-            f"{folder} exists already: go on in it with --resume, or choose another folder (--overwrite begins anew)"
+            f"{folder} exists already: continue it with --resume, or choose another folder (--overwrite starts again)"
         )
 
 
-def check_same(config: Settings, before: Settings, folder: Path, free: tuple[str, ...]) -> None:
-    """Keys that start with a word of `free` may differ when a run is resumed."""
+def check_same(
+    config: Config | DetectorConfig, before: Config | DetectorConfig, folder: Path, free: tuple[str, ...]
+) -> None:
+    """Refuse to resume with another config; keys that start with a word of `free` may differ."""
     for key in difference(config, before, free):
         raise PolyadicError(
             f"{folder} was started with {key} = {dict(leaves(before))[key]!r}, not {dict(leaves(config))[key]!r}: "
@@ -158,6 +237,7 @@ def check_same(config: Settings, before: Settings, folder: Path, free: tuple[str
 
 
 def config_path(folder: Path) -> Path:
+    """Find the config of a run."""
     path = folder / "config.json"
     if not path.is_file():
         raise PolyadicError(f"{folder} is not a run: it has no config.json")

@@ -1,12 +1,15 @@
-"""What each stage learns, from what, and how its result is judged."""
+"""The stages of training (Modeling missing annotations; Implementation details): data, loss and validation of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -15,22 +18,22 @@ from torch.utils.data import Dataset
 
 from polyadic import progress
 from polyadic.boxes import box_place, ordered_pairs, pair_numbers
-from polyadic.config.schema import Config, PixelsConfig
+from polyadic.config.schema import Config, PixelsConfig, StageConfig
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import PairInputs
-from polyadic.model.relation_model import RelationModel
+from polyadic.model.relation_model import PRECISION, RelationModel
 from polyadic.model.scoring import ALL, PairScores, Parts
 from polyadic.structures.scenes import Scene
-from polyadic.training.examples import BoxSource, Example, Examples
+from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training.examples import BoxSource, Example, Examples, Task, load_training
 from polyadic.training.loading import load_batches
-from polyadic.training.loop import Task
 from polyadic.training.pairs import true_boxes
-from polyadic.training.region_cache import Regions
+from polyadic.training.region_cache import FeatureCache, Regions, fill
+from polyadic.training.run import pick_device
 
-if TYPE_CHECKING:
-    from polyadic.training.trainer import Trainer
+_SAMPLE = 8192  # regions from which principal components are computed
 
 
 def score_scenes(
@@ -89,196 +92,331 @@ def annotated_loss(example: Example, scores: PairScores) -> float:
     return float(scores.cp[at].nll(triplets).cpu().double().sum())  # MPS has no float64
 
 
-def planned(config: Config) -> list[str]:
-    """The stages of a run, in order."""
-    names = [name for name in STAGES if getattr(config, name).epochs]
-    return [name for name in names if name != "backbone" or "pixels" in config.sources]
+class Stage(ABC):
+    """A stage of training: what is trained, on which examples, with which loss, and how it is judged."""
+
+    name: str
+    best_metric: str  # of `validate`, the larger the better; where it is missing, the last epoch is the best
+    settings: StageConfig
+    modules: dict[str, nn.Module]  # what is trained
+    device: torch.device
+    precision: torch.dtype
+    reads_files = True  # worker processes help
+
+    @abstractmethod
+    def examples(self, epoch: int) -> Dataset[Any]:
+        """List the examples of an epoch, one per image."""
+
+    @abstractmethod
+    def loss(self, batch: list[Any]) -> tuple[Tensor, int] | None:
+        """Compute the mean loss over rows, and their number; None for a batch without rows."""
+
+    @abstractmethod
+    def validate(self) -> dict[str, float]:
+        """Compute metrics on held-out images; none where nothing is held out."""
+
+    @abstractmethod
+    def save(self, folder: Path, **about: Any) -> None:
+        """Save the model that is trained."""
+
+    @abstractmethod
+    def names(self, batch: list[Any]) -> list[str]:
+        """Name the images of a batch."""
+
+    def train_mode(self) -> None:
+        """Prepare the modules for training steps."""
+        for module in self.modules.values():
+            module.train()
 
 
-def backbone(trainer: Trainer, fresh: bool) -> Task:
-    """Ours: the backbone learns to tell the labels of true boxes by a linear classifier, which is then dropped."""
-    net, data, device = trainer.model.backbone, trainer.data, trainer.device
-    assert net is not None, "planned only where there is one"
-    probe = nn.Linear(net.width, data.vocabulary.sizes[0]).to(device)
+class Setup:
+    """What the stages of a relation model share: data, model, and region features."""
 
-    def logits(batch: list[tuple[Scene, Tensor]]) -> tuple[Tensor, Tensor]:
-        found, labels = [], []
-        with torch.autocast(device.type, trainer.precision, enabled=trainer.precision != torch.float32):
-            for scene, maps in _maps(net, batch):
-                boxes = torch.from_numpy(scene.boxes).float().to(device)
-                found.append(probe(net.pool(maps, boxes, scene.frame)).float())
-                labels.append(torch.from_numpy(scene.labels).to(device))
-        return torch.cat(found), torch.cat(labels)
+    model: RelationModel
 
-    def loss(batch: list[tuple[Scene, Tensor]]) -> tuple[Tensor, int]:
-        scores, labels = logits(batch)
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        if not planned(config):
+            raise PolyadicError("nothing to train: no stage has epochs (triplets.epochs, selection.epochs, ...)")
+        self.device = pick_device(config.device)
+        self.regions: Regions | None = None
+        self.data = load_training(config)
+        for line in self.data.notes:
+            progress.say(line)
+
+    @property
+    def proposal_source(self) -> BoxSource:
+        data = self.data
+        return BoxSource(data.detections, None if data.detections is not None else data.noise)
+
+    def fill_cache(self, source: BoxSource) -> None:
+        """Open the cache once the backbone is final, and compute the features that it lacks."""
+        backbone, config = self.model.backbone, self.config
+        if backbone is None:
+            return
+        if self.regions is None:
+            folder = Path(config.cache.folder).expanduser() if config.cache.folder else self.folder.parent / "features"
+            cache = FeatureCache(folder, int(config.cache.gigabytes * 1e9))
+            self.regions = Regions(config.pixels, cache, backbone.fingerprint(), PRECISION[config.precision])
+        if source.fixed:
+            scenes = (*self.data.fit, *self.data.validation)
+            rng, tested = np.random.default_rng(0), replace(source, nms=config.ranking.nms)
+            boxes = [source.boxes(scene, rng).boxes for scene in self.data.fit]
+            boxes += [tested.boxes(scene, rng).boxes for scene in self.data.validation]
+            fill(self.regions, backbone, scenes, boxes, config.workers)
+
+    def region_sample(self, source: BoxSource) -> tuple[Tensor, Tensor]:
+        """Collect features of some boxes, [M, D], and of boxes around pairs, [L, E]."""
+        examples = Examples(self.data.fit, "triplets", source, self.config.sources, self.regions, (0, "sample", 0))
+        order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(self.config.seed)).tolist()
+        boxes, unions = list[Tensor](), list[Tensor]()
+        for at in order:
+            inputs = examples[at].complete(self.regions, self.model.backbone).to(self.device)
+            assert inputs.regions is not None, "asked for where there are pixels"
+            assert inputs.unions is not None, "asked for where there are pixels"
+            boxes.append(inputs.regions)
+            unions.append(inputs.unions)
+            if sum(map(len, (*boxes, *unions))) >= _SAMPLE:
+                break
+        return torch.cat(boxes), torch.cat(unions)
+
+
+class RelationStage(Stage):
+    """A stage of a relation model."""
+
+    def __init__(self, setup: Setup, fresh: bool) -> None:
+        """`fresh`: the stage begins, and is not resumed."""
+        self.setup, self.config, self.data, self.model = setup, setup.config, setup.data, setup.model
+        self.device, self.precision = setup.device, PRECISION[setup.config.precision]
+        self.settings = getattr(setup.config, self.name)
+
+    def save(self, folder: Path, **about: Any) -> None:
+        """Save the relation model."""
+        self.model.save(folder, **about)
+
+    def finish(self) -> None:
+        """Leave the model as the next stage expects it."""
+        self.model.eval()
+
+
+class BackboneStage(RelationStage):
+    """Ours: train the backbone on the labels of true boxes with a linear classifier, which is then dropped."""
+
+    name = "backbone"
+    best_metric = "accuracy"
+
+    def __init__(self, setup: Setup, fresh: bool) -> None:
+        super().__init__(setup, fresh)
+        assert self.model.backbone is not None, "planned only where there is one"
+        self.net = self.model.backbone
+        self.probe = nn.Linear(self.net.width, self.data.vocabulary.sizes[0]).to(self.device)
+        self.modules = {"backbone": self.net, "probe": self.probe}
+
+    def examples(self, epoch: int) -> Dataset[Any]:
+        """List the training images."""
+        return _Pictures(self.data.fit, self.net.pixels)
+
+    def loss(self, batch: list[tuple[Scene, Tensor]]) -> tuple[Tensor, int]:
+        """Compute the cross-entropy of the labels."""
+        scores, labels = self._logits(batch)
         return cross_entropy(scores, labels), len(labels)
 
     @torch.no_grad()
-    def validate() -> dict[str, float]:
-        net.eval()
+    def validate(self) -> dict[str, float]:
+        """Compute the accuracy of labels, in percent."""
+        self.net.eval()
         right = total = 0
-        for scene in progress.track(data.validation, "validation"):
-            scores, labels = logits([(scene, prepare_picture(scene.open(), net.pixels))])
+        for scene in progress.track(self.data.validation, "validation"):
+            scores, labels = self._logits([(scene, prepare_picture(scene.open(), self.net.pixels))])
             right, total = right + int((scores.argmax(-1) == labels).sum()), total + len(labels)
         return {"accuracy": 100 * right / total} if total else {}
 
-    return Task(
-        "backbone",
-        trainer.config.backbone,
-        {"backbone": net, "probe": probe},
-        lambda epoch: _Pictures(data.fit, net.pixels),
-        loss,
-        lambda batch: [scene.name for scene, _ in batch],
-        lambda: net.learn(True),
-        validate,
-        "accuracy",
-        lambda: net.learn(False),
-    )
+    def names(self, batch: list[tuple[Scene, Tensor]]) -> list[str]:
+        return [scene.name for scene, _ in batch]
+
+    def train_mode(self) -> None:
+        self.net.learn(True)
+
+    def finish(self) -> None:
+        self.net.learn(False)
+
+    def _logits(self, batch: list[tuple[Scene, Tensor]]) -> tuple[Tensor, Tensor]:
+        scores, labels = [], []
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+            for scene, maps in _maps(self.net, batch):
+                boxes = torch.from_numpy(scene.boxes).float().to(self.device)
+                scores.append(self.probe(self.net.pool(maps, boxes, scene.frame)).float())
+                labels.append(torch.from_numpy(scene.labels).to(self.device))
+        return torch.cat(scores), torch.cat(labels)
 
 
-def boxes(trainer: Trainer, fresh: bool) -> Task:
-    """Ours: what boxes and labels tell without pixels, from all pairs of the annotations.
+class BoxPriorStage(RelationStage):
+    """Ours: the box-conditioned prior λ and, for a head of labels, the label context; from annotations, no pixels."""
 
-    The prior that knows the boxes, λ; and for a head of labels, what neighbours say of a label.
-    """
-    prior, neighbours, device = trainer.model.geometry, trainer.model.neighbours, trainer.device
-    assert prior is not None, "planned only where there is one"
-    fit, held_out = _Annotations(trainer.data.annotations.scenes), _Annotations(trainer.data.validation)
-    modules: dict[str, nn.Module] = {"geometry": prior}
-    if neighbours is not None:
-        modules["neighbours"] = neighbours
-    if fresh:
-        every = _Pairs.join(fit.rows)
-        prior.fit_scale(every.numbers.to(device), every.predicates.to(device))
-        if neighbours is not None:
-            neighbours.fit_scale(every.numbers.to(device), every.labels.to(device))
+    name = "boxes"
+    best_metric = "log-likelihood"
+    reads_files = False
 
-    def loss(batch: list[_Pairs]) -> tuple[Tensor, int] | None:
+    def __init__(self, setup: Setup, fresh: bool) -> None:
+        super().__init__(setup, fresh)
+        assert self.model.geometry is not None, "planned only where there is one"
+        self.prior, self.context = self.model.geometry, self.model.neighbours
+        self.fit, self.held_out = _Annotations(self.data.annotations.scenes), _Annotations(self.data.validation)
+        self.modules = {"geometry": self.prior}
+        if self.context is not None:
+            self.modules["neighbours"] = self.context
+        if fresh:
+            pairs = _Pairs.join(self.fit.rows).to(self.device)
+            self.prior.fit_scale(pairs.numbers, pairs.predicates)
+            if self.context is not None:
+                self.context.fit_scale(pairs.numbers, pairs.labels)
+
+    def examples(self, epoch: int) -> Dataset[Any]:
+        """List the training images with an annotated pair."""
+        return self.fit
+
+    def loss(self, batch: list[_Pairs]) -> tuple[Tensor, int] | None:
+        """Compute the negative log-likelihood per annotation."""
         if not batch:
             return None
-        x = _Pairs.join(batch).to(device)
-        found = prior.nll(x.numbers, x.labels[x.pairs], x.at, x.predicates) / len(x.at)
-        if neighbours is not None:
-            found = found + neighbours.nll(x.places, x.numbers, x.pairs, x.labels)
-        return found, len(x.at)
+        x = _Pairs.join(batch).to(self.device)
+        value = self.prior.nll(x.numbers, x.labels[x.pairs], x.at, x.predicates) / len(x.at)
+        if self.context is not None:
+            value = value + self.context.nll(x.places, x.numbers, x.pairs, x.labels)
+        return value, len(x.at)
 
     @torch.no_grad()
-    def validate() -> dict[str, float]:
-        for module in modules.values():
+    def validate(self) -> dict[str, float]:
+        """Compute the log-likelihood of held-out annotations."""
+        for module in self.modules.values():
             module.eval()
-        found = loss(held_out.rows)
-        return {} if found is None else {"log-likelihood": -float(found[0])}
+        result = self.loss(self.held_out.rows)
+        return {} if result is None else {"log-likelihood": -float(result[0])}
 
-    def train_mode() -> None:
-        for module in modules.values():
-            module.train()
-
-    return Task(
-        "boxes",
-        trainer.config.boxes,
-        modules,
-        lambda epoch: fit,
-        loss,
-        lambda batch: [each.name for each in batch],
-        train_mode,
-        validate,
-        "log-likelihood",
-        read=False,
-    )
+    def names(self, batch: list[_Pairs]) -> list[str]:
+        return [pairs.name for pairs in batch]
 
 
-def triplets(trainer: Trainer, fresh: bool) -> Task:
-    """Stage 1: ψ_c on annotated pairs of true boxes."""
-    return _pairs(trainer, "triplets", BoxSource(), fresh)
+class PairStage(RelationStage):
+    """A stage on pairs of boxes, judged by recall."""
 
+    best_metric = "recall"
+    task: Task
 
-def proposals(trainer: Trainer, fresh: bool) -> Task:
-    """Stage 1b: ψ_c on pairs of a detector's boxes, real or simulated."""
-    return _pairs(trainer, "proposals", _proposal_source(trainer), fresh)
+    def __init__(self, setup: Setup, fresh: bool) -> None:
+        super().__init__(setup, fresh)
+        self.source = self.box_source()
+        setup.fill_cache(self.source)
+        model, pixels = self.model, self.config.pixels
+        unfitted = fresh and not {"triplets", "proposals"} & set(model.stages)
+        if unfitted and model.features.reduction is not None and (pixels.reduce or pixels.crops):
+            sample = setup.region_sample(self.source)
+            torch.manual_seed(self.config.seed)  # whatever was drawn before, with a cache or without
+            model.features.fit(*sample)
 
+    @abstractmethod
+    def box_source(self) -> BoxSource:
+        """Choose the boxes that the stage is trained on."""
 
-def selection(trainer: Trainer, fresh: bool) -> Task:
-    """Stage 2: P(X_sel), on the boxes that ψ_c was last trained on."""
-    source = _proposal_source(trainer) if trainer.config.proposals.epochs else BoxSource()
-    return _pairs(trainer, "selection", source, fresh)
+    @abstractmethod
+    def pair_loss(self, inputs: PairInputs, target: Tensor, used: list[Example]) -> tuple[Tensor, int]:
+        """Compute the mean loss over the pairs of several images."""
 
+    def examples(self, epoch: int) -> Dataset[Any]:
+        """List the examples of an epoch."""
+        seed, nulls = (self.config.seed, self.name, epoch), self.config.selector.nulls
+        return Examples(self.data.fit, self.task, self.source, self.config.sources, self.setup.regions, seed, nulls)
 
-STAGES: dict[str, Callable[[Trainer, bool], Task]] = {
-    "backbone": backbone,
-    "boxes": boxes,
-    "triplets": triplets,
-    "proposals": proposals,
-    "selection": selection,
-}
-
-
-def _proposal_source(trainer: Trainer) -> BoxSource:
-    data = trainer.data
-    return BoxSource(data.detections, None if data.detections is not None else data.noise)
-
-
-def _pairs(trainer: Trainer, name: str, source: BoxSource, fresh: bool) -> Task:
-    model, config, data, device = trainer.model, trainer.config, trainer.data, trainer.device
-    trainer.fill(source)
-    selecting = name == "selection"
-    unfitted = fresh and not {"triplets", "proposals"} & set(model.stages)
-    if unfitted and model.features.reduction is not None and (config.pixels.reduce or config.pixels.crops):
-        sample = trainer.region_sample(source)
-        torch.manual_seed(config.seed)  # whatever was drawn before, with a cache or without
-        model.features.fit(*sample)
-    modules: dict[str, nn.Module] = {"features": model.features, "head": model.head}
-    if selecting:
-        modules = {"selector": model.selector}
-
-    def loss(batch: list[Example]) -> tuple[Tensor, int] | None:
+    def loss(self, batch: list[Example]) -> tuple[Tensor, int] | None:
+        """Compute the loss of the batch's pairs."""
         used = [example for example in batch if len(example.target)]
         if not used:
             return None
-        parts = [example.complete(trainer.regions, model.backbone).to(device) for example in used]
-        inputs, target = PairInputs.join(parts), torch.cat([example.target for example in used]).to(device)
-        if config.head.labels and not selecting:
-            labels = torch.cat([torch.from_numpy(example.boxes.labels) for example in used]).to(device)
-            return model.label_nll(inputs, labels), len(labels)
-        if selecting:
-            logit = model.selection_logit(inputs)
-            return binary_cross_entropy_with_logits(logit, target.to(logit)), len(target)
-        return model(inputs).nll(target).mean(), len(target)
+        parts = [example.complete(self.setup.regions, self.model.backbone).to(self.device) for example in used]
+        target = torch.cat([example.target for example in used]).to(self.device)
+        return self.pair_loss(PairInputs.join(parts), target, used)
 
-    def train_mode() -> None:
-        model.eval()
-        for module in modules.values():
-            module.train()
-
-    def validate() -> dict[str, float]:
-        found = recall(
-            model,
-            data.validation,
-            source,
-            trainer.regions,
+    def validate(self) -> dict[str, float]:
+        """Compute recall and loss on the held-out images."""
+        config = self.config
+        metrics = recall(
+            self.model,
+            self.data.validation,
+            self.source,
+            self.setup.regions,
             config.workers,
             config.seed,
             config.validation.k or None,
-            Parts(selected=selecting),
+            Parts(selected=self.task == "selection"),
         )
-        return {"recall": (found["R@50"] + found["R@100"]) / 2, **found} if found else {}
+        return {"recall": (metrics["R@50"] + metrics["R@100"]) / 2, **metrics} if metrics else {}
 
-    def examples(epoch: int) -> Examples:
-        seed = (config.seed, name, epoch)
-        return Examples(
-            data.fit,
-            "selection" if selecting else "triplets",
-            source,
-            config.sources,
-            trainer.regions,
-            seed,
-            config.selector.nulls,
-        )
-
-    def names(batch: list[Example]) -> list[str]:
+    def names(self, batch: list[Example]) -> list[str]:
         return [example.scene.name for example in batch]
 
-    return Task(name, getattr(config, name), modules, examples, loss, names, train_mode, validate, "recall")
+    def train_mode(self) -> None:
+        self.model.eval()
+        super().train_mode()
+
+
+class TripletStage(PairStage):
+    """Stage 1: ψ_c on annotated pairs of true boxes."""
+
+    name = "triplets"
+    task = "triplets"
+
+    def __init__(self, setup: Setup, fresh: bool) -> None:
+        super().__init__(setup, fresh)
+        self.modules = {"features": self.model.features, "head": self.model.head}
+
+    def box_source(self) -> BoxSource:
+        return BoxSource()
+
+    def pair_loss(self, inputs: PairInputs, target: Tensor, used: list[Example]) -> tuple[Tensor, int]:
+        """Compute -log ψ_c; for a head of labels, the cross-entropy of the labels."""
+        if self.config.head.labels:
+            labels = torch.cat([torch.from_numpy(example.boxes.labels) for example in used]).to(self.device)
+            return self.model.label_nll(inputs, labels), len(labels)
+        return self.model(inputs).nll(target).mean(), len(target)
+
+
+class ProposalStage(TripletStage):
+    """Stage 1b: ψ_c on pairs of a detector's boxes, real or simulated."""
+
+    name = "proposals"
+
+    def box_source(self) -> BoxSource:
+        return self.setup.proposal_source
+
+
+class SelectionStage(PairStage):
+    """Stage 2: P(X_sel), on the boxes that ψ_c was last trained on; everything else is frozen."""
+
+    name = "selection"
+    task = "selection"
+
+    def __init__(self, setup: Setup, fresh: bool) -> None:
+        super().__init__(setup, fresh)
+        self.modules = {"selector": self.model.selector}
+
+    def box_source(self) -> BoxSource:
+        return self.setup.proposal_source if self.config.proposals.epochs else BoxSource()
+
+    def pair_loss(self, inputs: PairInputs, target: Tensor, used: list[Example]) -> tuple[Tensor, int]:
+        """Compute the binary cross-entropy of whether a pair is annotated."""
+        logit = self.model.selection_logit(inputs)
+        return binary_cross_entropy_with_logits(logit, target.to(logit)), len(target)
+
+
+STAGES: dict[str, type[RelationStage]] = {
+    kind.name: kind for kind in (BackboneStage, BoxPriorStage, TripletStage, ProposalStage, SelectionStage)
+}
+
+
+def planned(config: Config) -> list[str]:
+    """List the stages of a run, in order."""
+    names = [name for name in STAGES if getattr(config, name).epochs]
+    return [name for name in names if name != "backbone" or "pixels" in config.sources]
 
 
 class _Pictures(Dataset[tuple[Scene, Tensor]]):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,43 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from boxes_cases import close, make, numbers_of, proposal_file, propose, scenes, slow_numbers, small
+from boxes_cases import SMALL, close, make, numbers_of, proposal_file, propose, scenes, slow_numbers, small
 from model_cases import dense
-from training_cases import Spy
+from scipy.io import savemat
+from tiny_runs import Command
+from training_cases import Spy, tiny
+from vg_files import many_vg150, many_vg200
+from vrd_files import many_vrd, pictured_vrd
 
 from polyadic.boxes import suppress
-from polyadic.config import difference
-from polyadic.datasets import held_out
+from polyadic.config import PRESETS, difference
+from polyadic.datasets import held_out, load_dataset
 from polyadic.datasets.toy.layout import VOCABULARY
-from polyadic.experiments import boxes_rows
-from polyadic.experiments.boxes_scores import FULL, MEAN, FateRow, Row, Scorer, mean_scores, variants
-from polyadic.experiments.boxes_table import BoxesTable, LossRow, half_of
-from polyadic.experiments.table1 import PAPER
-from polyadic.io.records import read_detections
+from polyadic.evaluation.protocol import get_protocol
+from polyadic.experiments import table1 as experiment
+from polyadic.experiments.results import Row, read_rows, select
+from polyadic.experiments.runs import evaluate_run, open_run
+from polyadic.experiments.table1 import (
+    FIXED,
+    FULL,
+    MEAN,
+    PAPER,
+    BoxesTable,
+    half_of,
+    headline,
+    ingredients,
+    mean_scores,
+    shares,
+    variants,
+)
+from polyadic.io.records import read_detections, write_detections
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, PairScores
 from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.detections import Detections
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import run_config
+from polyadic.training.examples import load_training
 
 CONFIG = small()
 BOXES = {each.image: each for each in propose(scenes("test"))}
@@ -81,7 +100,7 @@ def test_every_fit_and_seed_has_all_its_rows(made: Made) -> None:
         assert {top for *_, top in numbers} == {50, 100}
     assert numbers_of(made.table, what=CEILINGS[1])["relationship", 1, "all", 50][0] > 30
     assert any(recall > 0 for recall, _ in numbers_of(made.table, fit="plain", seed=1).values())
-    assert not made.table.losses
+    assert not any(row.loss for row in made.table.rows)
     assert made.table.seeds == (0, 1)
 
 
@@ -162,11 +181,10 @@ def test_a_second_time_nothing_is_trained_or_scored(made: Made, monkeypatch: pyt
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("scored again")
 
-    monkeypatch.setattr(Scorer, "score", never)
+    monkeypatch.setattr(experiment, "score", never)
     spy = Spy()
     again = make(CONFIG, made.proposals, made.out, (0, 1), spy=spy)
     assert same(again.rows, made.table.rows)
-    assert same(again.fates, made.table.fates)
     assert [seen for seen in spy.seen if not seen.startswith("say ")] == []
     assert f"say {made.proposals.name} has no boxes of 1 of 7 test images" in spy.seen
 
@@ -237,10 +255,12 @@ def test_ingredients_are_scored_on_test_and_on_held_out_images(made: Made) -> No
         assert list(dict.fromkeys(row.what for row in rows if row.split == split)) == names
         for name in names:
             numbers_of(made.apart, fit="held-out", split=split, what=name)
-    assert [row.what for row in made.apart.losses] == [FULL, "rank 1", "rank 2", "rank 5", "trained on true boxes"]
-    assert all(0 < row.loss < 20 and row.seconds >= 0 for row in made.apart.losses)
-    assert len({row.loss for row in made.apart.losses}) == 5
-    assert {row.fit for row in made.apart.fates} == {"plain", "cross-fitted"}
+    losses = {row.what: row.loss for row in rows if row.loss is not None}
+    assert list(losses) == [FULL, "rank 1", "rank 2", "rank 5", "trained on true boxes"]
+    assert all(0 < loss < 20 for loss in losses.values())
+    assert len(set(losses.values())) == 5
+    assert all(row.seconds is not None for row in rows if row.loss is not None)
+    assert {row.fit for row in made.apart.rows if row.outcome} == {"plain", "cross-fitted"}
     kept = {row.fit for row in made.apart.rows} - {"held-out"}
     assert kept == {row.fit for row in made.table.rows}
     log = (made.out / "held-out-full-seed-0" / "log.jsonl").read_text()
@@ -262,17 +282,18 @@ def test_a_variant_of_ranking_is_the_full_run_ranked_so(made: Made, variant: Any
         assert sum(map(len, boxes.values())) < sum(map(len, BOXES.values()))
 
 
-def test_the_truths_go_where_they_go_and_hits_are_the_recall(made: Made) -> None:
+def test_outcomes_add_up_and_hits_are_the_recall(made: Made) -> None:
     truths = sum(len({tuple(x) for x in scene.relations}) for scene in scenes("test"))
     for fit, seed in (("plain", 0), ("cross-fitted", 1), ("plain", None)):
-        mine = [row for row in made.table.fates if (row.fit, row.seed) == (fit, seed)]
+        mine = [row for row in select(made.table.rows, fit=fit, seed=seed) if row.outcome]
         recall = numbers_of(made.table, fit=fit, seed=seed)
         for k in (1, 10):
             for top in (50, 100):
-                fates = {row.fate: row for row in mine if (row.k, row.N) == (k, top)}
-                assert sum(row.truths for row in fates.values()) <= truths
-                assert sum(row.share for row in fates.values()) == pytest.approx(100)
-                assert fates["hit"].share == pytest.approx(recall["relationship", k, "all", top][0])
+                rows = select(mine, k=str(k), N=top)
+                assert sum(row.ground_truths or 0 for row in rows) <= truths
+                assert sum(row.share or 0 for row in rows) == pytest.approx(100)
+                (hit,) = select(rows, outcome="hit")
+                assert hit.share == pytest.approx(recall["relationship", k, "all", top][0])
 
 
 def test_stopped_in_a_run_and_in_a_score_it_goes_on_to_the_same_numbers(made: Made, tmp_path: Path) -> None:
@@ -289,7 +310,6 @@ def test_stopped_in_a_run_and_in_a_score_it_goes_on_to_the_same_numbers(made: Ma
     last = Spy()
     found = make(CONFIG, made.proposals, out, (0, 1), spy=last)
     assert same(found.rows, made.table.rows)
-    assert same(found.fates, made.table.fates)
     assert not any(seen.startswith("begin proposals") for seen in last.seen), "what was trained stays"
 
 
@@ -311,7 +331,7 @@ def test_what_is_in_the_way_is_left_alone(made: Made, tmp_path: Path) -> None:
         letter = tmp_path / name / file
         letter.parent.mkdir(parents=True)
         letter.write_text("dear")
-        with pytest.raises(PolyadicError, match="plain-seed-0 is no run, and in the way: move it, or give another"):
+        with pytest.raises(PolyadicError, match="plain-seed-0 is in the way and is not a run"):
             make(CONFIG, made.proposals, tmp_path / name, (0,))
         assert letter.read_text() == "dear"
     with pytest.raises(PolyadicError, match=r"was started with head\.rank = 3, not 4"):
@@ -327,50 +347,31 @@ def test_boxes_of_none_of_the_test_images_are_refused(tmp_path: Path) -> None:
 
 def test_files_come_back_as_they_were(made: Made, tmp_path: Path) -> None:
     path = tmp_path / "new" / "table.one.csv"
-    files = boxes_rows.write(made.apart, path)
-    names = ["table.one.csv", "table.one-misses.csv", "table.one-losses.csv", "table.one.json"]
-    assert [file.name for file in files] == names
-    rows, fates, losses = boxes_rows.read(path)
-    assert same(tuple(rows), made.apart.rows)
-    assert same(tuple(fates), made.apart.fates)
-    assert same(tuple(losses), made.apart.losses)
-    about = json.loads(files[-1].read_text())
-    assert about["dataset"] == "toy"
-    assert about["seeds"] == [0]
-    assert about["config"]["head"]["rank"] == 3
-    assert {"polyadic", "torch"} <= set(about["versions"])
-    boxes_rows.write(made.table, path)  # in its place, with no losses
-    assert same(tuple(boxes_rows.read(path)[0]), made.table.rows)
-    assert {file.name for file in path.parent.iterdir()} == {*names} - {"table.one-losses.csv"}
+    rows, about = made.apart.write(path)
+    assert (rows.name, about.name) == ("table.one.csv", "table.one.json")
+    assert same(read_rows(path), made.apart.rows)
+    record = json.loads(about.read_text())
+    assert (record["dataset"], record["seeds"], record["config"]["head"]["rank"]) == ("toy", [0], 3)
+    assert {"polyadic", "torch"} <= set(record["versions"])
+    made.table.write(path)
+    assert same(read_rows(path), made.table.rows)
 
 
 def test_paths_of_this_machine_are_not_written(made: Made, tmp_path: Path) -> None:
     config = CONFIG.change(**{"data.root": str(tmp_path / "home"), "data.detections": str(made.proposals)})
-    *_, about = boxes_rows.write(replace(made.table, config=config), tmp_path / "table.csv")
+    _, about = replace(made.table, config=config).write(tmp_path / "table.csv")
     assert str(tmp_path) not in about.read_text()
     assert str(made.folder) not in about.read_text()
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t-misses.csv", "t-losses.csv"])
-@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"\xff\xfe", None], ids=["csv", "bytes", "folder"])
-def test_what_is_no_such_table_stays(tmp_path: Path, name: str, content: bytes | None) -> None:
-    if content is None:
-        (tmp_path / name).mkdir()
-    else:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(PolyadicError, match=f"{name} exists and is not a table of this command; choose another name"):
-        boxes_rows.check_file(tmp_path / "t.csv")
-    with pytest.raises(PolyadicError, match=r"expected a name that ends in \.csv, got t\.txt"):
-        boxes_rows.check_file(Path("t.txt"))
-
-
-def numbered(what: str, fit: Any, seed: int | None, first: float, step: float, split: str = "test") -> list[Row]:
+def numbered(what: str, fit: str, seed: int | None, first: float, step: float, split: str = "test") -> list[Row]:
     """Recalls first, first + step, ... in the order of the columns; half of them as mean recalls; NaN zero-shot."""
     rows = []
-    for at, (task, k, top) in enumerate(boxes_rows.COLUMNS):
+    for at, (task, k, top) in enumerate(FIXED):
         value = first + step * at
-        rows.append(Row(what, fit, split, seed, task, k, "all", top, value, value / 2))
-        rows.append(Row(what, fit, split, seed, task, k, "zero-shot", top, math.nan, math.nan))
+        place: dict[str, Any] = {"what": what, "fit": fit, "split": split, "seed": seed, "task": task, "k": k, "N": top}
+        rows.append(Row(**place, subset="all", recall=value, mean_recall=value / 2))
+        rows.append(Row(**place, subset="zero-shot", recall=math.nan, mean_recall=math.nan))
     return rows
 
 
@@ -378,29 +379,255 @@ def test_lines_are_means_and_deviations_over_seeds_beside_the_paper() -> None:
     rows = numbered("count table", "baseline", None, 5, 1)
     rows += numbered(FULL, "plain", 0, 10, 1) + numbered(FULL, "plain", 1, 14, 2) + numbered(MEAN, "plain", None, 30, 0)
     rows += numbered(FULL, "held-out", 0, 77, 0) + numbered(FULL, "held-out", 0, 66, 0, "validation")
-    lines = {line.label: line.cells for line in boxes_rows.headline(rows, "vrd")}
+    lines = {line.label: line.cells for line in headline(rows, "vrd")}
     assert list(lines) == ["count table", "plain", f"plain, {MEAN}", *PAPER["vrd"]]
     assert [cell.mean for cell in lines["plain"]] == pytest.approx([12 + 1.5 * at for at in range(8)])
     assert [cell.deviation for cell in lines["plain"]] == pytest.approx([(4 + at) / math.sqrt(2) for at in range(8)])
     assert all(math.isnan(cell.deviation) for name in ("count table", f"plain, {MEAN}") for cell in lines[name])
     paper = [cell.mean for cell in lines["the paper, Lu's proposals"]]
     assert paper == [17.67, 18.64, 24.08, 28.29, 20.80, 22.13, 29.17, 34.33]
-    halved = boxes_rows.headline(rows, "vrd", mean_recall=True)
+    halved = headline(rows, "vrd", metric="mean_recall")
     assert [line.label for line in halved] == ["count table", "plain", f"plain, {MEAN}"]
     assert halved[1].cells[0].mean == pytest.approx(6)
-    none = boxes_rows.headline(rows, "vrd", "zero-shot")  # no truths: no numbers, and no failure
+    none = headline(rows, "vrd", subset="zero-shot")  # no truths: no numbers, and no failure
     assert all(math.isnan(cell.mean) and math.isnan(cell.deviation) for line in none for cell in line.cells)
     for split, value in (("test", 77), ("validation", 66)):
-        (line,) = boxes_rows.ingredients(rows, split)
+        (line,) = ingredients(rows, split)
         assert (line.label, line.cells[3].mean) == (FULL, value)
 
 
-def test_losses_and_fates_are_means_over_seeds_too() -> None:
-    losses = [LossRow(FULL, 0, 2.0, 1.0), LossRow(FULL, 1, 3.0, 1.0), LossRow("rank 1", 0, 7.0, 1.0)]
-    found = boxes_rows.held_out_losses(losses)
-    assert (found[FULL].mean, found["rank 1"].mean) == (2.5, 7.0)
-    assert found[FULL].deviation == pytest.approx(math.sqrt(0.5))
-    fates = [FateRow("plain", seed, 10, 100, "hit", 1, 20.0 + 10 * seed) for seed in (0, 1)]
-    fates += [FateRow("plain", None, 10, 100, "hit", 1, 99.0), FateRow("plain", 0, 1, 100, "hit", 1, 98.0)]
-    assert boxes_rows.shares(fates, "plain", 10, 100)["hit"].mean == 25
-    assert boxes_rows.shares(fates, "cross-fitted", 10, 100) == {}
+def test_losses_and_outcomes_are_means_over_seeds_too() -> None:
+    rows = numbered(FULL, "held-out", 0, 1, 0, "validation") + numbered("rank 1", "held-out", 0, 1, 0, "validation")
+    losses = ((FULL, 0, 2.0), (FULL, 1, 3.0), ("rank 1", 0, 7.0))
+    rows += [Row(what=what, fit="held-out", seed=seed, loss=loss) for what, seed, loss in losses]
+    full, rank1 = ingredients(rows, "validation")
+    assert full.loss is not None
+    assert rank1.loss is not None
+    assert (full.loss.mean, rank1.loss.mean) == (2.5, 7.0)
+    assert full.loss.deviation == pytest.approx(math.sqrt(0.5))
+    cases = ((0, "10", 20.0), (1, "10", 30.0), (None, "10", 99.0), (0, "1", 98.0))
+    rows = [Row(what=FULL, fit="plain", seed=seed, k=k, N=100, outcome="hit", share=share) for seed, k, share in cases]
+    assert shares(rows, "plain", 10, 100)["hit"].mean == 25
+    assert shares(rows, "cross-fitted", 10, 100) == {}
+
+
+# --- the commands
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    few = {key: value for key, value in SMALL.items() if not key.startswith("world.")}
+    monkeypatch.setitem(PRESETS, "vrd-boxes", tiny(sources=("evidence",), **few, **{"data.dataset": "vrd"}))
+    return Command(capsys)
+
+
+WRITERS: dict[str, Callable[[Path], Path]] = {"vrd": many_vrd, "vg150": many_vg150, "vg200": many_vg200}
+
+
+def found_in(root: Path, dataset: str, split: str) -> list[Detections]:
+    """A detector that is nearly right."""
+    rng = np.random.default_rng(1)
+    return [
+        Detections(x.name, x.boxes + rng.uniform(0, 1, x.boxes.shape), x.labels, rng.random(len(x.boxes)), x.frame)
+        for x in load_dataset(dataset, root, split)
+    ]
+
+
+def write_found(path: Path, root: Path, dataset: str, split: str = "test") -> Path:
+    names = load_dataset(dataset, root, split).vocabulary
+    return write_detections(path, found_in(root, dataset, split), names)
+
+
+@pytest.mark.parametrize("dataset", WRITERS)
+def test_table_1_of_any_dataset_is_one_command(command: Command, tmp_path: Path, dataset: str) -> None:
+    root = WRITERS[dataset](tmp_path / "data")
+    proposals = write_found(tmp_path / "found.jsonl", root, dataset)
+    words = ("--dataset", dataset, "--data", root, "--proposals", proposals, "--seeds", "1", "--out", tmp_path / "out")
+    shown = command("reproduce", "table1", *words)
+    assert shown.code == 0, shown.err
+    assert f"{dataset} test, lu2016, recall in percent, 1 seed" in shown.out
+    assert ("the paper, Lu's proposals" in shown.out) == (dataset == "vrd")
+    assert "outcomes of the ground truths, cross-fitted, k = 10, top 100, in percent: hit " in shown.out
+    assert "…" not in shown.out, "no number is cut off"
+    rows = read_rows(tmp_path / "out" / "table1.csv")
+    assert {(row.fit, row.seed) for row in rows} == {("baseline", None), ("plain", 0), ("cross-fitted", 0)}
+    best = max(row.recall or 0 for row in select(rows, fit="plain", subset="all"))
+    assert f"{best:.2f}" in shown.out
+    assert best > 0
+
+
+def test_real_training_proposals_take_the_place_of_simulated_ones(command: Command, tmp_path: Path) -> None:
+    root = many_vrd(tmp_path / "data")
+    proposals, training = (write_found(tmp_path / f"{x}.jsonl", root, "vrd", x) for x in ("test", "train"))
+    words = ("--data", root, "--proposals", proposals, "--training-proposals", training, "--out", tmp_path / "out")
+    shown = command("reproduce", "table1", *words, "--seeds", "1", "--csv", tmp_path / "mine.csv")
+    assert shown.code == 0, shown.err
+    assert {row.fit for row in read_rows(tmp_path / "mine.csv")} == {"baseline", "plain"}
+    assert str(tmp_path / "mine.json") in shown.out
+    about = json.loads((tmp_path / "mine.json").read_text())
+    assert about["config"]["proposals"]["epochs"] == 1
+
+
+def write_lu(root: Path) -> None:
+    """Lu's proposals of the test images, beside the dataset."""
+
+    def cells(rows: list[Any]) -> np.ndarray:
+        cell = np.empty((1, len(rows)), object)
+        for at, row in enumerate(rows):
+            cell[0, at] = np.asarray(row)
+        return cell
+
+    found, folder = found_in(root, "vrd", "test"), root / "lu2016"
+    folder.mkdir()
+    savemat(folder / "imagePath.mat", {"imagePath": cells([[each.image] for each in found])})
+    content = {
+        "detection_bboxes": cells([each.boxes.round().astype(np.uint8) for each in found]),
+        "detection_labels": cells([(each.labels[:, None] + 1).astype(np.uint8) for each in found]),
+        "detection_confs": cells([each.scores[:, None] for each in found]),
+    }
+    savemat(folder / "objectDetRCNN.mat", content)
+
+
+def test_lus_proposals_are_found_beside_the_dataset_and_each_ingredient_is_shown(
+    command: Command, tmp_path: Path
+) -> None:
+    root = many_vrd(tmp_path / "data")
+    write_lu(root)
+    words = ("reproduce", "vrd-lu", "--data", root, "--out", tmp_path / "out", "--seeds", "1")
+    shown = command(*words, "--ingredients", "1")
+    assert shown.code == 0, shown.err
+    for words_shown in (
+        "labels as detected",
+        "trained on true boxes",
+        "ingredients, validation, ",
+        "the paper, Lu's proposals",
+    ):
+        assert words_shown in shown.out
+    assert "…" not in shown.out
+    assert {row.fit for row in read_rows(tmp_path / "out" / "table1.csv")} >= {"held-out", "cross-fitted"}
+    again = command(*words, "--ingredients", "0")
+    assert again.code == 0
+    assert "labels as detected" not in again.out
+    assert not any(row.loss for row in read_rows(tmp_path / "out" / "table1.csv"))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_mistakes_are_one_line(command: Command, tmp_path: Path) -> None:
+    root = many_vrd(tmp_path / "data")
+    proposals, other = (write_found(tmp_path / f"{split}.jsonl", root, "vrd", split) for split in ("test", "train"))
+    (tmp_path / "letter.csv").write_text("dear\n")
+    base = {"--data": root, "--proposals": proposals, "--out": tmp_path / "out"}
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"--proposals": tmp_path / "none.jsonl"}, "none.jsonl"),
+        ({"--proposals": other}, "train.jsonl has boxes of none of the 8 test images"),
+        ({"--dataset": "vg"}, "data.dataset: expected one of vrd, vg150"),
+        ({"--data": tmp_path / "nowhere"}, "nowhere"),
+        ({"--csv": tmp_path / "letter.csv"}, "letter.csv is not a table of results"),
+        ({"--csv": tmp_path / "letter.txt"}, "expected a name that ends in .csv"),
+        ({"--training-proposals": tmp_path / "none.jsonl"}, "none.jsonl"),
+    ]
+    for changes, told in bad:
+        words = [word for pair in {**base, **changes}.items() for word in pair]
+        assert told in command("reproduce", "table1", *words, "--seeds", "1").message
+    missing = command("reproduce", "vrd-lu", "--data", root, "--out", tmp_path / "out")
+    assert "objectDetRCNN.mat" in missing.message
+    assert not list(tmp_path.glob("out/plain*"))
+
+
+# --- pixels beside evidence
+
+EVIDENCE: dict[str, Any] = {
+    "sources": ("evidence",),
+    "data.dataset": "vrd",
+    "triplets.epochs": 0,
+    "proposals.epochs": 2,
+    "proposals.optimiser": "adamw",
+    "proposals.rate": 0.01,
+    "selection.epochs": 1,
+}
+
+
+@pytest.fixture
+def both(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setitem(PRESETS, "vrd-boxes", tiny(**EVIDENCE))
+    monkeypatch.setitem(PRESETS, "vrd-pixels", tiny(**{"pixels.reduce": 6}))
+    return Command(capsys)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """The dataset, weights, and proposals: true boxes of the test images, moved a little, some with a wrong label."""
+    root, weights = pictured_vrd(tmp_path_factory.mktemp("both"))
+    data, rng, found = load_dataset("vrd", root, "test"), np.random.default_rng(1), []
+    for scene in data:
+        labels = np.where(
+            rng.uniform(size=len(scene.labels)) < 0.3, rng.integers(0, 3, len(scene.labels)), scene.labels
+        )
+        boxes = scene.boxes + rng.uniform(-1, 1, scene.boxes.shape)
+        found.append(Detections(scene.name, boxes, labels, rng.uniform(0.3, 1, len(labels)), scene.frame))
+    return root, weights, write_detections(root.parent / "found.jsonl", found, data.vocabulary)
+
+
+def test_both_kinds_learn_from_the_same_pictures_and_are_scored_on_the_same_boxes(
+    both: Command, files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    root, weights, proposals = files
+    words = ("--data", root, "--weights", weights, "--proposals", proposals, "--out", tmp_path / "out", "--seeds", "2")
+    shown = both("reproduce", "vrd-lu-pixels", *words)
+    assert shown.code == 0, shown.err
+    rows = read_rows(tmp_path / "out" / "table1.csv")
+    kinds = {"evidence": ("evidence",), "pixels and evidence": ("pixels", "evidence")}
+    assert {(row.what, row.seed) for row in rows} == {(what, seed) for what in kinds for seed in (0, 1)}
+    for what, sources in kinds.items():
+        run = open_run(tmp_path / "out" / f"{what.replace(' ', '-')}-seed-1")
+        assert (run.config.sources, run.config.validation.images) == (sources, 0)
+        assert len(load_training(run.config).fit) == 22, "two training images have no picture"
+        assert len(run.data) == 7, "one test image has none"
+        mine = {(row.task, row.k, row.N): row.recall for row in select(rows, what=what, seed=1)}
+        assert set(mine) == set(FIXED)
+        boxes = {each.image: each for each in read_detections(proposals, run.data.vocabulary)}
+        protocol = get_protocol("lu2016").change(task="phrase", tops=(50, 100))
+        scored = evaluate_run(run, [protocol], (10,), detections=boxes).result.rows
+        expected = [r.recall for name, r in scored if name == "predictions" and r.protocol.subset == "all"]
+        assert [mine["phrase", "10", n] for n in (50, 100)] == expected
+    about = json.loads((tmp_path / "out" / "table1.json").read_text())
+    assert about["configs"]["pixels and evidence"]["head"]["input_dropout"] == 0.3
+    assert str(tmp_path) not in json.dumps(about)
+    assert str(root) not in json.dumps(about)
+    fewer = both("reproduce", "vrd-lu-pixels", *words[:-1], "1")
+    assert "seed 1 that would be lost" in fewer.message
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
+    assert both("reproduce", "vrd-lu-pixels", *words).code == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")} == made
+
+
+def test_scenes_without_a_picture_are_left_out_where_the_config_says_so(files: tuple[Path, Path, Path]) -> None:
+    config = tiny(**EVIDENCE, **{"data.root": str(files[0]), "data.simulate": str(files[2]), "validation.images": 0})
+    assert len(load_training(config).fit) == 24
+    present = load_training(config.change(**{"data.pictures": "present"}))
+    assert (len(present.fit), len(present.annotations)) == (22, 24)
+    seen = replace(config, sources=("pixels", "evidence")).change(**{"data.pictures": "present"})
+    assert [scene.name for scene in load_training(seen).fit] == [scene.name for scene in present.fit]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_mistakes_of_pixels_beside_evidence_are_one_line(
+    both: Command, files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "letter.csv").write_text("dear\n")
+    (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00")
+    bare = tmp_path / "bare"
+    many_vrd(bare)
+    base = {"--data": files[0], "--weights": files[1], "--proposals": files[2], "--out": tmp_path / "out"}
+    bad: list[tuple[dict[str, Path], str]] = [
+        ({"--weights": tmp_path / "none.safetensors"}, "--weights: no file"),
+        ({"--proposals": tmp_path / "none.mat"}, "--proposals: no file"),
+        ({"--csv": tmp_path / "letter.csv"}, "letter.csv is not a table of results"),
+        ({"--csv": tmp_path / "noise.csv"}, "noise.csv is not a table of results"),
+        ({"--data": bare}, "no test image of vrd has a picture"),
+        ({"--csv": tmp_path / "letter.txt"}, "expected a name that ends in .csv"),
+    ]
+    for change, message in bad:
+        words = [word for pair in {**base, **change}.items() for word in pair]
+        assert message in both("reproduce", "vrd-lu-pixels", *words).message
+    assert (tmp_path / "letter.csv").read_text() == "dear\n"

@@ -1,0 +1,88 @@
+"""What several commands share: config fields as options, options of the same meaning, long jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyadic.config.settings import C, leaves
+from polyadic.structures.vocabulary import PolyadicError
+
+ANY = {"allow_extra_args": True, "ignore_unknown_options": True}  # typer leaves config fields to us
+
+DATASETS = "vrd, vg150, vg200, toy (drawn scenes), or coco (your own data)"
+DataRoot = Annotated[Path | None, typer.Option("--data", help="Folder of the dataset (config field data.root).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel="Output")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped, with its own config.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
+
+
+def examples(*lines: str) -> str:
+    """The last paragraphs of a help page."""
+    return "\n".join(["Examples:", *(f"  {line}" for line in lines)])
+
+
+def split_words(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    """Split into the config's name, if given, and config fields; `--a.b c` and `--a.b=c` are the same."""
+    names: list[str] = []
+    fields: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("--"):
+            names.append(word)
+            continue
+        key, equals, value = word[2:].partition("=")
+        if not equals:
+            after = next(rest, None)
+            if after is None or after.startswith("--"):
+                raise PolyadicError(f"--{key} needs a value")
+            value = after
+        fields[key] = value
+    if len(names) > 1:
+        raise PolyadicError(
+            f"expected one CONFIG, got {' and '.join(names)}; join several values of a field by commas: "
+            "--pixels.strides 8,16"
+        )
+    return (names[0] if names else None), fields
+
+
+def with_fields(config: C, fields: dict[str, str], options: Sequence[str]) -> C:
+    """Set config fields from text; for an unknown one, name the nearest field or option of the command."""
+    known = dict(leaves(config))
+    for key in fields:
+        near = get_close_matches(key, [*known, *options], n=1)
+        if key not in known and near and near[0] in options:
+            raise PolyadicError(f"no option --{key}; did you mean --{near[0]}?")
+    return config.change_text(fields)
+
+
+def check_resume(resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise PolyadicError("--resume and --overwrite are mutually exclusive")
+
+
+def parse_k(word: str) -> int | None:
+    """The value of --k: a number, or None for any."""
+    if word == "any":
+        return None
+    if word.isascii() and word.isdecimal() and int(word) > 0:
+        return int(word)
+    raise PolyadicError(f"--k: expected a whole number from 1, or any, got {word!r}")
+
+
+@contextmanager
+def long_job(command: str = "the same command") -> Iterator[None]:
+    """Show progress; at Ctrl-C, exit with one line that says how to continue."""
+    from polyadic.progress import Interrupted, interruptible, showing
+
+    with showing(), interruptible():
+        try:
+            yield
+        except Interrupted:
+            typer.echo(f"polyadic: stopped, no work is lost; continue with: {command}", err=True)
+            raise typer.Exit(130) from None

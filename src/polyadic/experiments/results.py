@@ -1,0 +1,200 @@
+"""Rows of measured numbers: one type and one CSV format for all experiments, and means over seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import statistics
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from polyadic.config.schema import Config
+from polyadic.evaluation.compare import Comparison
+from polyadic.evaluation.protocol import Protocol, Recall
+from polyadic.files import hide_paths, versions, write_text
+from polyadic.structures.vocabulary import PolyadicError
+
+FREE: Literal["free"] = "free"  # k chosen on the validation split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What was measured under one setting. Fields that do not apply stay empty."""
+
+    what: str  # a model, a variant of it, a baseline or a ceiling
+    dataset: str = ""
+    split: str = ""
+    protocol: str = ""  # its label
+    fit: str = ""  # which detections the model was trained for
+    task: str = ""
+    subset: str = ""
+    rank: int | None = None
+    seed: int | None = None  # None: no model, or several
+    parts: str = ""  # the terms of f_spo
+    k: str = ""  # as asked for: a number, free or any
+    used: int | None = None  # the k that was ranked with; None: any
+    N: int | None = None  # None: any
+    recall: float | None = None  # in percent, as mean_recall and share
+    mean_recall: float | None = None
+    outcome: str = ""  # of ground truths: hit, box missing, ...
+    ground_truths: int | None = None
+    share: float | None = None
+    loss: float | None = None  # -log ψ_c of held-out annotated pairs, the mean
+    seconds: float | None = None  # of training steps
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any]) -> Row:
+        """A row from CSV or JSON values; missing columns are empty."""
+        return cls(**{name: _PARSERS[name](value) for name, value in record.items()})
+
+
+def _number(kind: type[int] | type[float]) -> Callable[[Any], int | float | None]:
+    return lambda value: None if value in ("", "any", None) else kind(value)
+
+
+_INTEGERS = {"rank", "seed", "used", "N", "ground_truths"}
+_REALS = {"recall", "mean_recall", "share", "loss", "seconds"}
+COLUMNS = tuple(field.name for field in fields(Row))
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    name: _number(int) if name in _INTEGERS else _number(float) if name in _REALS else str for name in COLUMNS
+}
+
+
+def recall_row(what: str, recall: Recall, **more: Any) -> Row:
+    """A measured recall; `more` are other fields of the row."""
+    numbers = {"N": recall.top, "recall": recall.recall, "mean_recall": recall.mean_recall}
+    return Row(what=what, **{**_protocol_fields(recall.protocol), **numbers, **more})
+
+
+def ceiling_row(what: str, protocol: Protocol, value: float, **more: Any) -> Row:
+    """What no ranking of the boxes exceeds, for any k and N."""
+    return Row(what=what, **{**_protocol_fields(protocol), "k": "any", "recall": value, **more})
+
+
+def comparison_rows(result: Comparison) -> list[Row]:
+    """All recalls and ceilings."""
+    where = {"dataset": result.dataset, "split": result.split}
+    rows = [recall_row(what, recall, **where) for what, recall in result.rows]
+    return rows + [ceiling_row(what, protocol, value, **where) for what, protocol, value in result.ceilings]
+
+
+def _protocol_fields(protocol: Protocol) -> dict[str, Any]:
+    name = {"protocol": protocol.label, "task": protocol.task, "subset": protocol.subset}
+    return {**name, "k": str(protocol.k or "any"), "used": protocol.k}
+
+
+def select(rows: Iterable[Row], **values: Any) -> list[Row]:
+    """The rows that have these values."""
+    return [row for row in rows if all(getattr(row, name) == value for name, value in values.items())]
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """One line per row, with the columns that some row fills."""
+    records = [{name: "" if value is None else value for name, value in asdict(row).items()} for row in rows]
+    used = [name for name in COLUMNS if name == "what" or any(record[name] != "" for record in records)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, used, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """Read what `write_results` wrote."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            records = list(csv.reader(file, strict=True))
+        if not {"what"} <= set(records[0]) <= set(COLUMNS):
+            raise ValueError(f"unknown columns {records[0]}")
+        rows = tuple(Row.parse(dict(zip(records[0], values, strict=True))) for values in records[1:])
+    except (OSError, TypeError, ValueError, LookupError, csv.Error) as error:
+        raise PolyadicError(f"{path} is not a table of results, or is damaged: choose another name") from error
+    return rows
+
+
+def check_target(path: Path, planned: Container[tuple[str, int | None, int | None]] | None = None) -> None:
+    """Before any work, refuse to replace a file that is no results table, or whose runs are not `planned` again.
+
+    Args:
+        path: The CSV file that will be written.
+        planned: What, rank and seed of the rows to come; None allows any.
+    """
+    if path.suffix != ".csv":
+        raise PolyadicError(f"--csv: expected a name that ends in .csv, got {path}")
+    if not path.exists():
+        return
+    for row in read_rows(path):
+        if planned is not None and row.seed is not None and (row.what, row.rank, row.seed) not in planned:
+            rank = "" if row.rank is None else f"rank {row.rank}, "
+            raise PolyadicError(
+                f"--csv: {path} has rows of {row.what}, {rank}seed {row.seed} that would be lost: include these runs, "
+                "or choose another name"
+            )
+
+
+def write_results(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> tuple[Path, Path]:
+    """Write the rows, and a JSON file of the same name with what they were made with."""
+    beside = path.with_suffix(".json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, to_csv(rows))
+    write_text(beside, json.dumps({**about, "versions": versions()}, indent=1) + "\n")
+    return path, beside
+
+
+def config_record(config: Config) -> dict[str, Any]:
+    """A config without the paths of this machine."""
+    record = config.to_json()
+    hide_paths(record)
+    return record
+
+
+def cached_rows(path: Path, key: str, measure: Callable[[], list[Row]]) -> list[Row]:
+    """Rows kept in a file, measured if it is absent, damaged or has another key."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["key"] == key:
+            return [Row.parse(record) for record in stored["rows"]]
+    rows = measure()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records = [{name: value for name, value in asdict(row).items() if value not in ("", None)} for row in rows]
+    write_text(path, json.dumps({"key": key, "rows": records}, indent=1))
+    return rows
+
+
+@dataclass(frozen=True, eq=False)
+class RunScores:
+    """Recalls beside baseline and ceiling, the k chosen for each protocol with free k, and notes."""
+
+    result: Comparison
+    free: dict[Protocol, int | None]
+    notes: tuple[str, ...]
+
+
+class Cell(NamedTuple):
+    """A mean over seeds; the deviation is that of a sample, NaN for a single value."""
+
+    mean: float
+    deviation: float = math.nan
+
+
+def cell(values: Iterable[float | None]) -> Cell:
+    """Mean and deviation; NaN where there is no value, or one is NaN (no ground truths)."""
+    numbers = [value for value in values if value is not None]
+    if not numbers or any(map(math.isnan, numbers)):
+        return Cell(math.nan)
+    return Cell(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else math.nan)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table: numbers in the order of its columns, and the paper's where it has them."""
+
+    label: str
+    cells: tuple[Cell, ...]
+    loss: Cell | None = None
+    paper: tuple[float, ...] | None = None

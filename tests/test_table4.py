@@ -290,7 +290,7 @@ def test_a_head_of_labels_may_be_ablated_with_rank_1_alone(
     words = ("ablate", "vrd-pixels-grown", "--data", files[0], "--out", tmp_path / "out", "--seeds", "1")
     given = ("--pixels.weights", files[1])
     refused = vrd(*words, *given)
-    assert "head.labels is of rank 1, got head.rank 2" in refused.message
+    assert "got head.rank 2" in refused.message
     assert not (tmp_path / "out").exists()
     shown = vrd(*words, "--ranks", "1", *given)
     assert shown.code == 0, shown.err

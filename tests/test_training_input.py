@@ -21,13 +21,14 @@ from training_cases import Ended, Spy, detect, finish, log_of, same, tiny, watch
 from polyadic.config.schema import Config
 from polyadic.datasets.toy.world import World, write
 from polyadic.model.relation_model import RelationModel
+from polyadic.model.storage import pick_device
 from polyadic.progress import Interrupted, interruptible, request_stop
 from polyadic.structures.scenes import Dataset
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import examples as data
 from polyadic.training import run_config, train
 from polyadic.training.region_cache import FeatureCache, in_bytes
-from polyadic.training.run import MetricLog, pick_device
+from polyadic.training.run import MetricLog
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads

@@ -245,7 +245,7 @@ def _load_model(run: Path | None, device: str, threads: int) -> RelationModel:
     import torch
 
     from polyadic.model.relation_model import RelationModel
-    from polyadic.training.run import pick_device
+    from polyadic.model.storage import pick_device
 
     if threads:
         torch.set_num_threads(threads)

@@ -23,6 +23,7 @@ from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.runs import change_data
 from polyadic.files import WEIGHTS, find_model, write_text
 from polyadic.io.records import read_detections, write_detections
+from polyadic.model.storage import pick_device
 from polyadic.progress import Interrupted
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
@@ -30,7 +31,6 @@ from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.detector import detector_run_config
 from polyadic.training.examples import load_split
 from polyadic.training.proposals import detect_scenes
-from polyadic.training.run import pick_device
 
 PART = 200  # images per part
 MOST = 5000  # images that count for mAP: more change it little, and take much memory

@@ -25,6 +25,7 @@ from polyadic.files import WEIGHTS
 from polyadic.io.records import read_detections, write_relations
 from polyadic.model.relation_model import PRECISION, RelationModel
 from polyadic.model.scoring import ALL, PairScores, Parts
+from polyadic.model.storage import pick_device
 from polyadic.progress import say
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
@@ -34,7 +35,6 @@ from polyadic.training import run_config, train
 from polyadic.training.examples import BoxSource, Example, load_split, load_training, pictures_of
 from polyadic.training.proposals import FOUND, detected
 from polyadic.training.region_cache import FeatureCache, Regions
-from polyadic.training.run import pick_device
 from polyadic.training.stages import score_scenes
 
 Setting = tuple[int | None, Parts]  # k triplets per pair (None: any number), and the terms of f_spo

@@ -90,3 +90,16 @@ def load(folder: Path, device: torch.device, vocabulary: Vocabulary | None) -> R
     model.saved_detector = folder / DETECTOR if (folder / DETECTOR).is_dir() else None
     move_model(model, device, folder)
     return model.eval()
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device of a config; `auto` is the first of CUDA, MPS and the CPU."""
+    if name == "auto":
+        mps = torch.backends.mps.is_available()
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise PolyadicError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]:.120})") from error
+    return device

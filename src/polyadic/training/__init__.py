@@ -18,11 +18,12 @@ from polyadic import progress
 from polyadic.config import Config, load_config
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.model.relation_model import RelationModel
+from polyadic.model.storage import pick_device
 from polyadic.prior import TripletPrior
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.loop import fit
 from polyadic.training.proposals import FOUND, KEPT, detected, fingerprint, keep_detector
-from polyadic.training.run import Run, check_new, check_same, config_path, only_one, pick_device
+from polyadic.training.run import Run, check_new, check_same, config_path, only_one
 from polyadic.training.stages import STAGES, RelationStage, Setup, planned
 
 __all__ = ["pick_device", "run_config", "train"]

@@ -14,10 +14,11 @@ from polyadic.config import DetectorConfig, load_detector_config
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.evaluation.average_precision import average_precision
 from polyadic.model.relation_model import PRECISION
+from polyadic.model.storage import pick_device
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.loop import fit
 from polyadic.training.proposals import BoxData, Pictures, Shown, detect_scenes, load_boxes
-from polyadic.training.run import Run, check_new, check_same, config_path, only_one, pick_device
+from polyadic.training.run import Run, check_new, check_same, config_path, only_one
 from polyadic.training.stages import Stage
 
 STAGE = "detector"

@@ -28,19 +28,6 @@ FILE = "last.pt"
 LOCK_FILE = ".lock"
 
 
-def pick_device(name: str) -> torch.device:
-    """Find the device of a config; `auto` is the first of CUDA, MPS and the CPU."""
-    if name == "auto":
-        mps = torch.backends.mps.is_available()
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise PolyadicError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]:.120})") from error
-    return device
-
-
 @dataclass
 class Checkpoint:
     """Stage, epoch and step of a run, and the best score so far. With the seed they determine all random numbers."""

@@ -25,13 +25,13 @@ from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import PairInputs
 from polyadic.model.relation_model import PRECISION, RelationModel
 from polyadic.model.scoring import ALL, PairScores, Parts
+from polyadic.model.storage import pick_device
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import BoxSource, Example, Examples, Task, load_training
 from polyadic.training.loading import load_batches
 from polyadic.training.pairs import true_boxes
 from polyadic.training.region_cache import FeatureCache, Regions, fill
-from polyadic.training.run import pick_device
 
 _SAMPLE = 8192  # regions from which principal components are computed
 

@@ -69,7 +69,7 @@ def test_the_count_table_beside_is_that_of_the_same_boxes(data: tuple[Dataset, D
         (KEPT, "phrase"): 50,
         (RELABELLED, "phrase"): 50,
     }
-    assert result.notes == ("the predictions have at most 1 per pair of boxes: a larger k changes nothing for them",)
+    assert result.notes == ("the predictions have at most 1 per pair of boxes: a larger k changes nothing",)
 
 
 def test_without_labels_there_is_a_ceiling_for_relabelled_boxes_alone_and_a_note(data: tuple[Dataset, Dataset]) -> None:

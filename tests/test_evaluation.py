@@ -202,8 +202,8 @@ def test_the_order_of_images_and_the_number_held_at_once_do_not_matter(monkeypat
     evaluator = Evaluator(protocols, PREDICATES)
     for each in images:
         evaluator.update(*each)
-        assert len(evaluator._held) < 7
-        assert sum(0 if answer is None else len(answer) for _, answer, _ in evaluator._held) < 30
+        assert len(evaluator._waiting) < 7
+        assert sum(0 if answer is None else len(answer) for _, answer, _ in evaluator._waiting) < 30
 
 
 def test_bootstrap_intervals_have_the_width_of_the_exact_standard_error() -> None:
@@ -247,7 +247,7 @@ def test_free_k_is_the_best_of_the_sweep_and_the_smallest_of_equals() -> None:
     assert choose_k([truth], [answer], LU, 5) == 2
     assert choose_k([truth], [answer], LU.change(k=1), 5, candidates=(None, 1)) is None
     assert FREE_K == (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 20, 70, None)
-    with pytest.raises(PolyadicError, match="no truths on which k could be chosen"):
+    with pytest.raises(PolyadicError, match="no ground truths to choose k on"):
         choose_k([], [], LU, 5)
 
 

@@ -19,11 +19,11 @@ from polyadic.structures.vocabulary import PolyadicError
 def test_unknown_and_repeated_images_are_refused() -> None:
     truth = scene([(0, 1, 1)], [0, 2], TWO)
     answer = predictions([(0, 1)], [(0, 1, 2)], [0.5])
-    with pytest.raises(PolyadicError, match="'a' is there twice"):
+    with pytest.raises(PolyadicError, match="'a' occurs twice"):
         evaluate([truth], [answer, answer], [LU], 5)
     with pytest.raises(PolyadicError, match="'a' is none of the 0 images"):
         evaluate([], [answer], [LU], 5)
-    with pytest.raises(PolyadicError, match="scenes: image 'a' is there twice"):
+    with pytest.raises(PolyadicError, match="scenes: image 'a' occurs twice"):
         evaluate([truth, truth], [], [LU], 5)
     with pytest.raises(PolyadicError, match="predictions of 'a' were given for the image 'b'"):
         Evaluator([LU], 5).update(scene([], [0, 2], TWO, "b"), answer)
@@ -32,11 +32,10 @@ def test_unknown_and_repeated_images_are_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"protocols": LU}, "protocols must be a list like"),
-        ({"protocols": ["lu2016"]}, "protocols must be a list like"),
+        ({"protocols": "lu2017"}, "no protocol is called 'lu2017'"),
         ({"protocols": []}, "give at least one"),
         ({"predictions": {"a": None}}, "must be Relations, one per image, got a str"),
-        ({"predicates": 1}, "truths of a: classes count from 0, got (0, 1, 2) among 1 predicates"),
+        ({"predicates": 1}, "ground truths of a: classes count from 0, got (0, 1, 2) among 1 predicates"),
         ({"seen": np.zeros((2, 2), int)}, "seen must be whole numbers [n, 3]"),
         ({"seen": np.full((2, 3), 0.5)}, "seen must be whole numbers [n, 3]"),
         ({"bootstrap": -1}, "bootstrap must be a number of replicates"),
@@ -71,7 +70,7 @@ def test_there_is_no_row_for_a_protocol_that_was_not_evaluated() -> None:
     ("changes", "message"),
     [
         ({"match": "some"}, "match must be one-to-one or many-to-one"),
-        ({"k": 0}, "k must be a whole number from 1"),
+        ({"k": 0}, "k must be a positive whole number"),
         ({"tops": ()}, "tops must be"),
         ({"iou_offset": 2}, "iou_offset 0 or 1"),
         ({"colour": 1}, "no switch is called 'colour'"),
@@ -117,3 +116,10 @@ def test_a_protocol_of_one_s_own_has_a_label() -> None:
     assert label.startswith("mine relationship, k = 3 triplets, match = one-to-one, aggregate = pooled")
     assert "iou = 0.7" in label
     assert LU.change(iou=0.7).label == "lu2016 relationship, any k, iou = 0.7"
+
+
+def test_protocols_may_be_given_by_name_alone_or_in_a_list() -> None:
+    truth, answer = scene([(0, 1, 1)], [0, 2], TWO), predictions([(0, 1)], [(0, 1, 2)], [0.5])
+    expected = evaluate([truth], [answer], [LU], 5)
+    for protocols in ("lu2016", LU, ["lu2016"]):
+        assert evaluate([truth], [answer], protocols, 5) == expected

@@ -1,4 +1,4 @@
-"""Where the truths go: against plain loops, against the evaluator's own hits, and what a person sees."""
+"""Error breakdown per ground-truth relation: against plain loops, against the evaluator's hits, and as printed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vrd_files import TEST, write_vrd
 from polyadic.datasets import load_dataset
 from polyadic.evaluation import Evaluator, evaluate
 from polyadic.evaluation.compare import RELABELLED, compare
-from polyadic.evaluation.misses import FATES, Fate, MissCounter, count_misses
+from polyadic.evaluation.misses import OUTCOMES, MissCounter, Outcome, count_misses
 from polyadic.io.records import read_detections, read_relations, write_detections, write_relations
 from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN
@@ -34,7 +34,7 @@ from polyadic.structures.vocabulary import PolyadicError
 BOXES = np.array([[0, 0, 9, 9], [20, 0, 29, 9], [40, 0, 49, 9], [0, 40, 9, 49]], float)
 
 
-def fate_of(
+def outcome_of(
     at: int,
     answers: list[dict[str, Any]],
     truths: list[dict[str, Any]],
@@ -44,13 +44,13 @@ def fate_of(
     task: str,
     offset: float,
 ) -> str:
-    """What became of one truth, by plain loops; `answers` are those that count."""
+    """Classify one ground truth by plain loops; `answers` are those that count."""
     truth = truths[at]
     if taken[at]:
         return "hit"
     if not oracle.reachable(boxes, None, truth, task, offset):
         return "box missing"
-    there = [each["triplet"] for each in answers if oracle.overlap(each, truth, task, offset) >= 0.5]
+    there = [answer["triplet"] for answer in answers if oracle.overlap(answer, truth, task, offset) >= 0.5]
     s, p, o = truth["triplet"]
     if any((a, c) == (s, o) for a, _, c in there):
         return "duplicate" if (s, p, o) in there else "wrong predicate"
@@ -79,24 +79,26 @@ def a_detector(rng: np.random.Generator, scene: Scene) -> Detections:
     tie=st.sampled_from(["first", "last"]),
     unit=st.sampled_from(["triplet", "predicate"]),
 )
-def test_every_fate_equals_plain_loops(
+def test_every_outcome_equals_plain_loops(
     seed: int, k: int | None, task: str, offset: int, match: str, tie: str, unit: str
 ) -> None:
     rng = np.random.default_rng(seed)
     images = [random_image(rng, f"{i}.jpg") for i in range(5)]
-    found = {scene.name: a_detector(rng, scene) for scene, _ in images}
+    boxes_of = {scene.name: a_detector(rng, scene) for scene, _ in images}
     protocol = LU.change(k=k, k_unit=unit, task=task, iou_offset=offset, match=match, tie=tie, tops=(2, 5, 20))
-    mine = count_misses([scene for scene, _ in images], [p for _, p in images if p is not None], found, [protocol])
+    mine = count_misses([scene for scene, _ in images], [p for _, p in images if p is not None], boxes_of, [protocol])
     for row in mine:
         expected: Counter[str] = Counter()
         for scene, predictions in images:
             answers, truths = as_plain(scene, predictions)
             best = oracle.kept(answers, k, unit, row.top)
             taken = oracle.hits(best, truths, task, match, tie, offset)
-            boxes = [tuple(box) for box in found[scene.name].boxes.tolist()]
-            labels = found[scene.name].labels.tolist()
-            expected.update(fate_of(at, best, truths, taken, boxes, labels, task, offset) for at in range(len(truths)))
-        assert dict(zip(FATES, row.counts, strict=True)) == {fate: expected[fate] for fate in FATES}
+            boxes = [tuple(box) for box in boxes_of[scene.name].boxes.tolist()]
+            labels = boxes_of[scene.name].labels.tolist()
+            expected.update(
+                outcome_of(at, best, truths, taken, boxes, labels, task, offset) for at in range(len(truths))
+            )
+        assert dict(zip(OUTCOMES, row.counts, strict=True)) == {outcome: expected[outcome] for outcome in OUTCOMES}
 
 
 @settings(max_examples=100, deadline=None)
@@ -107,7 +109,7 @@ def test_every_fate_equals_plain_loops(
     none=st.sampled_from(["count", "drop"]),
     subset=st.sampled_from(["all", "zero-shot"]),
 )
-def test_hits_are_the_evaluator_s_and_every_truth_counts_once(
+def test_hits_equal_the_evaluators_and_every_ground_truth_counts_once(
     seed: int, k: int | None, aggregate: str, none: str, subset: str
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -132,13 +134,15 @@ def a_scene(*relations: tuple[int, int, int]) -> Scene:
     return Scene("a", Path("a"), (100.0, 100.0), BOXES, np.array([0, 1, 1, 0]), np.array(relations))
 
 
-def fates(scene: Scene, pairs: Any, triplets: Any, detections: Detections | None, top: int = 5) -> dict[Fate, int]:
-    """The fates that occur, of one image; answers are best first."""
+def outcomes(
+    scene: Scene, pairs: Any, triplets: Any, detections: Detections | None, top: int = 5
+) -> dict[Outcome, int]:
+    """Outcomes that occur in one image; answers are best first."""
     rows = np.array(pairs, np.int64).reshape(-1, 2), np.array(triplets, np.int64).reshape(-1, 3)
     predictions = Relations("a", BOXES, *rows, -np.arange(len(rows[0]), dtype=float))
     given = {} if detections is None else {"a": detections}
     (row,) = count_misses([scene], [predictions], given, [LU.change(tops=(top,))])
-    return {fate: row.count(fate) for fate in FATES if row.count(fate)}
+    return {outcome: row.count(outcome) for outcome in OUTCOMES if row.count(outcome)}
 
 
 def detector(labels: list[int], boxes: np.ndarray = BOXES, size: tuple[float, float] | None = None) -> Detections:
@@ -146,7 +150,7 @@ def detector(labels: list[int], boxes: np.ndarray = BOXES, size: tuple[float, fl
 
 
 @pytest.mark.parametrize(
-    ("fate", "pairs", "triplets", "labels"),
+    ("outcome", "pairs", "triplets", "labels"),
     [
         ("hit", [[0, 1]], [[0, 0, 1]], [0, 1]),
         ("hit", [[0, 1]], [[0, 0, 1]], []),  # on a box that the detector has not: still a hit
@@ -161,31 +165,33 @@ def detector(labels: list[int], boxes: np.ndarray = BOXES, size: tuple[float, fl
         ("wrong label", [[0, 1]], [[0, 0, 0]], [0, UNKNOWN]),
     ],
 )
-def test_a_miss_has_the_first_cause_that_explains_it(fate: Fate, pairs: Any, triplets: Any, labels: list[int]) -> None:
-    assert fates(a_scene((0, 0, 1)), pairs, triplets, detector(labels)) == {fate: 1}
+def test_a_miss_has_the_first_cause_that_explains_it(
+    outcome: Outcome, pairs: Any, triplets: Any, labels: list[int]
+) -> None:
+    assert outcomes(a_scene((0, 0, 1)), pairs, triplets, detector(labels)) == {outcome: 1}
 
 
 def test_an_answer_spent_on_another_truth_leaves_a_duplicate() -> None:
     twice = a_scene((0, 0, 1), (0, 0, 1), (3, 0, 2))
-    assert fates(twice, [[0, 1]], [[0, 0, 1]], detector([0, 1, 1, 0])) == {
+    assert outcomes(twice, [[0, 1]], [[0, 0, 1]], detector([0, 1, 1, 0])) == {
         "hit": 1,
         "duplicate": 1,
         "pair unselected": 1,
     }
     again = [[0, 1], [0, 1]], [[0, 0, 1]] * 2
-    assert fates(twice, *again, detector([0, 1])) == {"hit": 2, "box missing": 1}
+    assert outcomes(twice, *again, detector([0, 1])) == {"hit": 2, "box missing": 1}
 
 
 def test_answers_behind_the_best_n_do_not_count() -> None:
     pairs, triplets = [[2, 3], [0, 1], [0, 1]], [[1, 0, 0], [0, 1, 1], [0, 0, 1]]
-    found = [fates(a_scene((0, 0, 1)), pairs, triplets, detector([0, 1]), top) for top in (1, 2, 3)]
+    found = [outcomes(a_scene((0, 0, 1)), pairs, triplets, detector([0, 1]), top) for top in (1, 2, 3)]
     assert found == [{"pair unselected": 1}, {"wrong predicate": 1}, {"hit": 1}]
 
 
 def test_an_image_without_boxes_misses_them_all_and_boxes_of_another_frame_are_scaled() -> None:
-    assert fates(a_scene((0, 0, 1), (2, 0, 3)), [], [], None) == {"box missing": 2}
+    assert outcomes(a_scene((0, 0, 1), (2, 0, 3)), [], [], None) == {"box missing": 2}
     half = detector([0, 1, 1, 0], BOXES / 2, (50.0, 50.0))
-    assert fates(a_scene((0, 0, 1)), [], [], half) == {"pair unselected": 1}
+    assert outcomes(a_scene((0, 0, 1)), [], [], half) == {"pair unselected": 1}
 
 
 def test_boxes_without_labels_zero_shot_without_training_and_another_image_are_refused() -> None:
@@ -222,7 +228,7 @@ def test_what_no_box_reaches_is_what_the_ceiling_leaves(tmp_path: Path) -> None:
         tops = {what: value for what, _, value in result.ceilings}
         if task != "predicate-classification":
             assert row.share("box missing") == pytest.approx(100 - tops[RELABELLED])
-        left: Fate = "wrong label" if task == "phrase-classification" else "pair unselected"
+        left: Outcome = "wrong label" if task == "phrase-classification" else "pair unselected"
         assert row.share(left) == pytest.approx(100 - row.share("box missing")) != 0
     assert compare(test, nothing, [LU], train, boxes).misses is None
 
@@ -247,7 +253,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(capsys)
 
 
-def test_evaluate_tells_where_the_truths_go(command: Command, tmp_path: Path) -> None:
+def test_evaluate_prints_the_error_breakdown(command: Command, tmp_path: Path) -> None:
     root = write_vrd(tmp_path / "vrd")
     test = load_dataset("vrd", root, "test")
     wrong = [
@@ -259,32 +265,32 @@ def test_evaluate_tells_where_the_truths_go(command: Command, tmp_path: Path) ->
     boxes = [Detections(s.name, s.boxes, s.labels, np.ones(len(s.boxes))) for s in test]
     beside = write_detections(tmp_path / "boxes.jsonl", boxes, test.vocabulary)
     shown = command(*arguments, "--detections", beside).out
-    assert "where 4 truths go, in percent: lu2016 relationship, any k" in shown
-    assert "best 5 answers" in shown
-    assert [word for word in FATES if word in shown] == list(FATES)
+    assert "4 ground truths in percent: lu2016 relationship, any k" in shown
+    assert "top 5 " in shown
+    assert [word for word in OUTCOMES if word in shown] == list(OUTCOMES)
     lines = list(csv.DictReader(io.StringIO(command(*arguments, "--detections", beside, "--csv").out)))
-    counts = {row["fate"]: int(row["truths"]) for row in lines if (row["subset"], row["N"]) == ("all", "5")}
+    counts = {row["outcome"]: int(row["ground_truths"]) for row in lines if (row["subset"], row["N"]) == ("all", "5")}
     # c.jpg: one hit, one other predicate; d.jpg: one other predicate, and a hat that wears itself
-    assert counts == dict.fromkeys(FATES, 0) | {"hit": 1, "wrong predicate": 2, "box missing": 1}
+    assert counts == dict.fromkeys(OUTCOMES, 0) | {"hit": 1, "wrong predicate": 2, "box missing": 1}
     assert {row["dataset"] for row in lines} == {"vrd"}
     value = json.loads(command(*arguments, "--detections", beside, "--json").out)
-    assert [row["truths"] for row in value["misses"] if (row["subset"], row["N"]) == ("all", 5)] == list(
+    assert [row["ground_truths"] for row in value["misses"] if (row["subset"], row["N"]) == ("all", 5)] == list(
         counts.values()
     )
     assert sum(len(relations) for relations in TEST.values()) == sum(counts.values())
     assert "misses" not in json.loads(command(*arguments[:-1], "--json").out)
 
 
-def test_a_run_tells_the_fates_of_each_k_in_order_and_its_hits_are_its_recall(command: Command, tmp_path: Path) -> None:
+def test_the_hits_of_a_run_equal_its_recall_at_each_k(command: Command, tmp_path: Path) -> None:
     assert call("train", write_tiny(tmp_path), "--out", tmp_path / "run") == 0
     options = ("evaluate", tmp_path / "run", "--k", "3", "1", "--top", "5", "20", "--csv")
     recalls = list(csv.DictReader(io.StringIO(command(*options).out)))
     rows = list(csv.DictReader(io.StringIO(command(*options, "--misses").out)))
-    mine = [(row["k"], row["subset"], row["N"], row["share"]) for row in rows if row["fate"] == "hit"]
+    mine = [(row["k"], row["subset"], row["N"], row["share"]) for row in rows if row["outcome"] == "hit"]
     theirs = [(r["k"], r["subset"], r["N"], r["recall"]) for r in recalls if r["what"] == "predictions"]
     assert [row[:3] for row in mine] == [row[:3] for row in theirs]
     for (*_, share), (*_, recall) in zip(mine, theirs, strict=True):
         assert float(share or "nan") == pytest.approx(float(recall or "nan"), abs=1e-9, nan_ok=True)
-    # on true boxes whose labels nobody tells, no box is missing and no label of a detector fits
-    assert {int(row["truths"]) for row in rows if row["fate"] in ("box missing", "pair unselected")} == {0}
-    assert sum(int(row["truths"]) for row in rows if row["fate"] == "wrong predicate") > 0
+    # on true boxes without labels, no box is missing and no label of a detector fits
+    assert {int(row["ground_truths"]) for row in rows if row["outcome"] in ("box missing", "pair unselected")} == {0}
+    assert sum(int(row["ground_truths"]) for row in rows if row["outcome"] == "wrong predicate") > 0

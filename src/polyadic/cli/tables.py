@@ -12,7 +12,7 @@ from rich.table import Table
 
 from polyadic.datasets.check import Check
 from polyadic.evaluation.compare import Comparison, without_k
-from polyadic.evaluation.misses import FATES, Misses
+from polyadic.evaluation.misses import OUTCOMES, Misses
 from polyadic.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:  # these load torch
@@ -131,7 +131,7 @@ def outcome_table(misses: Misses | None) -> None:
         some = [row for row in misses or () if row.protocol == protocol]
         rows = [[f"top {row.top}", *map(percent, row.shares)] for row in some]
         title = f"\noutcomes of {some[0].truths:,} ground truths in percent: {protocol.label}"
-        print_table(["", *FATES], rows, title=title)
+        print_table(["", *OUTCOMES], rows, title=title)
 
 
 def ablation_table(ablation: Ablation, task: str = "phrase-classification") -> None:

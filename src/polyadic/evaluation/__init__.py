@@ -1,8 +1,8 @@
-"""Recall of anybody's predictions under the field's named protocols. Plain NumPy and numba: no network, no torch.
+"""Recall of any model's predictions under the field's named protocols. Plain NumPy and numba: no network, no torch.
 
-    result = evaluate(scenes, predictions, [get_protocol("lu2016")])
+    result = evaluate(test, predictions, "lu2016", predicates=70)
 
-Images stream through: a few are held at a time, and only sums are kept.
+Images stream: a batch is in memory at a time, and only sums are kept.
 """
 
 from __future__ import annotations
@@ -14,43 +14,22 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from polyadic.evaluation.baselines import Ceiling
-from polyadic.evaluation.matching import LARGEST_CLASS, Batch, among, paired, seen_keys
-from polyadic.evaluation.misses import FATES, Fate, Fates, MissCounter, Misses, count_misses
-from polyadic.evaluation.protocol import FREE_K, PRESETS, TASKS, Protocol, Recall, Recalls, get_protocol
+from polyadic.evaluation.matching import LARGEST_CLASS, Batch, among, check_image, paired, seen_keys
+from polyadic.evaluation.protocol import FREE_K, Protocol, Recall, Recalls, as_protocols, get_protocol
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 
-__all__ = [
-    "FATES",
-    "FREE_K",
-    "PRESETS",
-    "TASKS",
-    "Ceiling",
-    "Evaluator",
-    "Fate",
-    "Fates",
-    "MissCounter",
-    "Misses",
-    "Protocol",
-    "Recall",
-    "Recalls",
-    "choose_k",
-    "count_misses",
-    "evaluate",
-    "get_protocol",
-    "paired",
-]
+__all__ = ["FREE_K", "Evaluator", "Protocol", "Recall", "Recalls", "choose_k", "evaluate", "get_protocol"]
 
-_IMAGES, _ROWS = 512, 1 << 18  # images and predictions held before they are matched together
+_IMAGES, _ROWS = 512, 1 << 18  # images and predictions matched together
 
 
 @dataclass
 class _Sums:
-    """Numerators and denominators of one protocol: for all truths and per predicate, for each bootstrap replicate.
+    """Numerators and denominators of one protocol: in total and per predicate, for each bootstrap replicate.
 
-    Pooled recall gives each truth the weight 1; the mean over images, one over the number of its image's truths.
+    Pooled recall gives each ground truth the weight 1; the mean over images, one over the number in its image.
     """
 
     hit: Float[np.ndarray, "W N"]
@@ -63,7 +42,7 @@ class _Sums:
 
 @dataclass
 class Evaluator:
-    """Takes images one by one, in any order, and sums hits under several protocols in one pass.
+    """Sum hits under several protocols in one pass; images come one by one, in any order.
 
     `seen` are the training triplets (any number of rows, repeats allowed), needed for zero-shot recall. With
     `bootstrap` = B the result has 95% intervals over images, by B Poisson bootstrap replicates; an image's weights
@@ -71,26 +50,20 @@ class Evaluator:
     """
 
     protocols: Sequence[Protocol]
-    predicates: int
+    predicates: int  # number of classes
     seen: Int[np.ndarray, "M 3"] | None = None
     bootstrap: int = 0
     seed: int = 0
     _sums: list[_Sums] = field(init=False, repr=False)
-    _held: list[tuple[Scene, Relations | None, bool]] = field(init=False, repr=False)
+    _waiting: list[tuple[Scene, Relations | None, bool]] = field(default_factory=list, init=False, repr=False)
     _rows: int = field(default=0, init=False, repr=False)
     _seen: Int[np.ndarray, " K"] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.protocols, (str, Protocol)) or not all(isinstance(p, Protocol) for p in self.protocols):
-            raise PolyadicError(f'protocols must be a list like [get_protocol("lu2016")], got {self.protocols!r:.60}')
-        if not self.protocols:
-            raise PolyadicError("protocols: give at least one")
-        if self.seen is None and any(protocol.subset == "zero-shot" for protocol in self.protocols):
-            raise PolyadicError("Evaluator: zero-shot recall needs the training triplets (seen=...)")
         if not isinstance(self.bootstrap, int) or self.bootstrap < 0:
             raise PolyadicError(f"bootstrap must be a number of replicates, 0 for none, got {self.bootstrap!r}")
-        self._seen = seen_keys(self.seen)
-        self._held = []
+        self.protocols = as_protocols(self.protocols)
+        self._seen = seen_keys(self.seen, self.protocols)
         w, p = 1 + self.bootstrap, self.predicates
         self._sums = [
             _Sums(np.zeros((w, len(x.tops))), np.zeros(w), np.zeros((w, p, len(x.tops))), np.zeros((w, p)))
@@ -98,20 +71,19 @@ class Evaluator:
         ]
 
     def update(self, scene: Scene, predictions: Relations | None, absent: bool | None = None) -> None:
-        """One image: its truths, and what was predicted for it, if anything.
+        """Add one image: its ground truths and its predictions, if any.
 
         `absent`: whether it counts as an image without predictions (`no_prediction`), by default whether it is one.
         """
-        if predictions is not None and predictions.image != scene.name:
-            raise PolyadicError(f"predictions of {predictions.image!r} were given for the image {scene.name!r}")
+        check_image(scene, predictions)
         n = 0 if predictions is None else len(predictions.scores)
-        self._held.append((scene, predictions, n == 0 if absent is None else absent))
+        self._waiting.append((scene, predictions, n == 0 if absent is None else absent))
         self._rows += n
-        if len(self._held) >= _IMAGES or self._rows >= _ROWS:
+        if len(self._waiting) >= _IMAGES or self._rows >= _ROWS:
             self._flush()
 
     def result(self) -> Recalls:
-        """The recalls of all images so far."""
+        """Return the recalls of all images so far."""
         self._flush()
         rows = []
         for protocol, sums in zip(self.protocols, self._sums, strict=True):
@@ -130,10 +102,13 @@ class Evaluator:
         return Recalls(tuple(rows))
 
     def _flush(self) -> None:
-        if not self._held:
+        if not self._waiting:
             return
-        batch = Batch.of(self._held)
-        for what, rows, off in (("truths", batch.truths, batch.truth_off), ("predictions", batch.triplets, batch.off)):
+        batch = Batch.of(self._waiting)
+        for what, rows, off in (
+            ("ground truths", batch.truths, batch.truth_off),
+            ("predictions", batch.triplets, batch.off),
+        ):
             inside = rows.min(initial=0) >= 0 and rows.max(initial=0) <= LARGEST_CLASS
             if not inside or rows[:, 1].max(initial=0) >= self.predicates:
                 wrong = (rows < 0).any(1) | (rows[:, 1] >= self.predicates) | (rows > LARGEST_CLASS).any(1)
@@ -146,7 +121,7 @@ class Evaluator:
                 batch.check_true_boxes(labels=protocol.task == "predicate-classification")
         weights = None
         if self.bootstrap:
-            weights = np.ones((1 + self.bootstrap, len(self._held)))
+            weights = np.ones((1 + self.bootstrap, len(self._waiting)))
             for i, scene in enumerate(batch.scenes):
                 draw = np.random.default_rng([self.seed, zlib.crc32(scene.name.encode())])
                 weights[1:, i] = draw.poisson(1.0, self.bootstrap)
@@ -155,7 +130,7 @@ class Evaluator:
             counted["zero-shot"] = ~among(batch.truth_keys, self._seen)
         for protocol, sums in zip(self.protocols, self._sums, strict=True):
             _add(sums, protocol, batch, counted[protocol.subset], weights)
-        self._held, self._rows = [], 0
+        self._waiting, self._rows = [], 0
 
 
 def _add(
@@ -167,7 +142,7 @@ def _add(
 ) -> None:
     images, p = len(batch.scenes), sums.all_by.shape[1]
     ranks = batch.ranks(protocol, max(protocol.tops))
-    image = np.repeat(np.arange(images), np.diff(batch.truth_off))  # of each truth
+    image = np.repeat(np.arange(images), np.diff(batch.truth_off))  # of each ground truth
     if protocol.no_prediction == "drop":
         counted = counted & ~batch.absent[image]
     ranks, image, predicate = ranks[counted], image[counted], batch.truths[counted, 1]
@@ -193,29 +168,29 @@ def _add(
 def evaluate(
     scenes: Iterable[Scene],
     predictions: Iterable[Relations],
-    protocols: Sequence[Protocol],
+    protocols: str | Protocol | Sequence[str | Protocol],
     predicates: int,
     seen: Int[np.ndarray, "M 3"] | None = None,
     bootstrap: int = 0,
 ) -> Recalls:
-    """Recall of `predictions`, in any order, over all `scenes`; a scene without predictions has none.
+    """Compute the recall of `predictions`, in any order, over all `scenes`.
 
-    Relations may stream; the scenes are held, to find each by name. `Evaluator` streams both.
+    Predictions may stream; the scenes stay in memory, to be found by name. `Evaluator` streams both.
 
     Args:
-        scenes: the truths, e.g. a `Dataset`.
+        scenes: the ground truth, e.g. a `Dataset`.
         predictions: at most one per image; they may stream from a file.
-        protocols: what recall means, e.g. `[get_protocol("lu2016").change(task="phrase", k=10)]`.
+        protocols: names or values, e.g. `"lu2016"` or `[get_protocol("lu2016").change(task="phrase", k=10)]`.
         predicates: how many predicate classes there are.
-        seen: training triplets, `train.triplets()`, where a protocol asks for zero-shot recall.
+        seen: training triplets, `train.triplets()`, for zero-shot recall.
         bootstrap: replicates for 95% intervals over images.
 
     Returns:
         A row per protocol and N, in percent.
     """
-    evaluator = Evaluator(protocols, predicates, seen, bootstrap)
-    for scene, each in paired(scenes, predictions):
-        evaluator.update(scene, each)
+    evaluator = Evaluator(as_protocols(protocols), predicates, seen, bootstrap)
+    for scene, answer in paired(scenes, predictions):
+        evaluator.update(scene, answer)
     return evaluator.result()
 
 
@@ -226,19 +201,19 @@ def choose_k(
     predicates: int,
     candidates: Sequence[int | None] = FREE_K,
 ) -> int | None:
-    """Free k: the k of largest summed recall at 50 and 100 on these images, which must not be the test images.
+    """Choose k (free k): the largest summed recall at 50 and 100 on these images, which must not be the test images.
 
-    Of equally good ones the smallest; None is "any k".
+    The smallest of equally good ones; None is "any k".
     """
     swept = [protocol.change(k=k, subset="all", tops=(50, 100)) for k in candidates]
     table = evaluate(scenes, predictions, swept, predicates)
     if table[0].truths == 0:
-        raise PolyadicError("free k: there are no truths on which k could be chosen")
-    score = {k: sum(table.at(each, top).recall for top in (50, 100)) for k, each in zip(candidates, swept, strict=True)}
+        raise PolyadicError("free k: there are no ground truths to choose k on")
+    score = {k: sum(table.at(cut, top).recall for top in (50, 100)) for k, cut in zip(candidates, swept, strict=True)}
     return max(candidates, key=lambda k: (score[k], k is not None, -(k or 0)))
 
 
 def _middle(values: Float[np.ndarray, " B"]) -> tuple[float, float]:
-    """The middle 95% of bootstrap replicates."""
+    """Return the middle 95% of bootstrap replicates."""
     low, high = np.nanpercentile(values, [2.5, 97.5]) if np.isfinite(values).any() else (np.nan, np.nan)
     return float(low), float(high)

@@ -1,4 +1,4 @@
-"""How good a detector is: COCO's average precision, by faster-coco-eval."""
+"""Score a detector: COCO's average precision, computed by faster-coco-eval."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LEAST = 0.01  # a box counts for each class of at least this probability
 
 
 def average_precision(pairs: Iterable[tuple[Scene, Detections]], classes: int) -> dict[str, float]:
-    """`mAP` (mean over IoU 0.50 to 0.95) and `AP50`, in percent, over the classes that occur; nothing without truths.
+    """Return `mAP` (mean over IoU 0.50 to 0.95) and `AP50` in percent over the classes that occur; {} without any box.
 
     A box with a distribution counts for each of its likely classes with that probability, as is usual for Faster
-    R-CNN; one without it for its label. True boxes without area are left out: nothing overlaps them.
+    R-CNN; one without it for its label. True boxes without area are ignored: nothing overlaps them.
     """
     images: list[dict[str, Any]] = []
     truths: list[dict[str, Any]] = []
-    found: list[dict[str, Any]] = []
+    guesses: list[dict[str, Any]] = []
     for number, (scene, detections) in enumerate(pairs, 1):
         width, height = scene.frame
         images.append({"id": number, "width": width, "height": height})
@@ -35,13 +35,13 @@ def average_precision(pairs: Iterable[tuple[Scene, Detections]], classes: int) -
         inside = detections.inside(scene.frame)
         rows, labels, scores = _guesses(inside)
         for box, label, score in zip(_extents(inside.boxes[rows]), labels.tolist(), scores.tolist(), strict=True):
-            found.append({"image_id": number, "category_id": label + 1, "bbox": box, "score": score})
+            guesses.append({"image_id": number, "category_id": label + 1, "bbox": box, "score": score})
     if not truths:
         return {}
-    if not found:
+    if not guesses:
         return {"mAP": 0.0, "AP50": 0.0}
     names = [{"id": label + 1, "name": str(label)} for label in range(classes)]
-    precision = _precision({"images": images, "annotations": truths, "categories": names}, found)
+    precision = _precision({"images": images, "annotations": truths, "categories": names}, guesses)
     fifty = precision[0]
     return {
         "mAP": 100 * float(precision[precision > -1].mean()),
@@ -50,7 +50,7 @@ def average_precision(pairs: Iterable[tuple[Scene, Detections]], classes: int) -
 
 
 def _guesses(detections: Detections) -> tuple[Int[np.ndarray, " M"], Int[np.ndarray, " M"], Float[np.ndarray, " M"]]:
-    """Which box, which class, how sure."""
+    """Return box indices, classes and confidences."""
     if detections.distribution is None:
         rows = np.flatnonzero(detections.labels != UNKNOWN)
         return rows, detections.labels[rows], detections.scores[rows]
@@ -59,17 +59,17 @@ def _guesses(detections: Detections) -> tuple[Int[np.ndarray, " M"], Int[np.ndar
 
 
 def _extents(boxes: Float[np.ndarray, "N 4"]) -> list[list[float]]:
-    """[x, y, width, height]."""
+    """Convert to [x, y, width, height]."""
     extents: list[list[float]] = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1).tolist()
     return extents
 
 
-def _precision(truths: dict[str, Any], found: list[dict[str, Any]]) -> Float[np.ndarray, "T R K"]:
-    """By IoU threshold, recall and class; -1 for a class that does not occur."""
+def _precision(truths: dict[str, Any], guesses: list[dict[str, Any]]) -> Float[np.ndarray, "T R K"]:
+    """Return precision by IoU threshold, recall and class; -1 for a class that does not occur."""
     from faster_coco_eval import COCO, COCOeval_faster
 
     known = COCO(truths)
-    evaluator = COCOeval_faster(known, known.loadRes(found), "bbox", print_function=lambda *_: None)
+    evaluator = COCOeval_faster(known, known.loadRes(guesses), "bbox", print_function=lambda *_: None)
     evaluator.evaluate()
     evaluator.accumulate()
     precision: np.ndarray = np.asarray(evaluator.eval["precision"], np.float64)[:, :, :, 0, -1]

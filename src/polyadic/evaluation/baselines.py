@@ -1,9 +1,10 @@
-"""The count table: relations from labels and training counts alone, the baseline that pixels must beat.
+"""Baselines: the count table, which predicts relations from labels and training counts alone, and ceilings.
 
     f = conf_s · conf_o · P(p | s, o) · P(annotated | s, o)
 
 P(p | s, o) backs off from (s, o) to the mean of P(p | s) and P(p | o), and these to P(p). P(annotated | s, o) is the
-share of ordered pairs of such objects, in training images, that have a relation.
+share of ordered pairs of such objects, in training images, that have a relation. A ceiling is the recall that given
+boxes allow at most.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from polyadic.evaluation import kernel as matching
+from polyadic.evaluation import kernel
 from polyadic.evaluation.matching import among, seen_keys, triplet_keys
 from polyadic.evaluation.protocol import Protocol
 from polyadic.structures.detections import Detections
@@ -27,7 +28,7 @@ from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 @dataclass(frozen=True)
 class CountTable:
-    """Training counts, and the relations that they predict for labelled boxes."""
+    """Training counts, which predict relations of labelled boxes."""
 
     given_subject: Float[np.ndarray, "S P"]  # P(p | s)
     given_object: Float[np.ndarray, "O P"]  # P(p | o)
@@ -68,7 +69,7 @@ class CountTable:
         return cls(given_subject, given_object, triplets, annotated, pairs, boxes / boxes.sum())
 
     def row(self, subject: int, object: int) -> Float[np.ndarray, " P"]:
-        """P(p | s, o) · P(annotated | s, o) of all predicates."""
+        """Return P(p | s, o) · P(annotated | s, o) of all predicates."""
         key = subject, object
         if key not in self._rows:
             seen = self.triplets.get(key, Counter())
@@ -80,7 +81,7 @@ class CountTable:
         return self._rows[key]
 
     def predict(self, detections: Detections, k: int | None = None) -> Relations:
-        """Relations of every ordered pair of two boxes, the best k predicates each."""
+        """Predict relations of every ordered pair of two boxes, the best k predicates each."""
         labels, n = detections.labels, len(detections)
         O = len(self.given_object)
         if n and not 0 <= labels.min() <= labels.max() < O:
@@ -108,36 +109,36 @@ class CountTable:
         per_labels: bool = False,
         top: int = 100,
     ) -> Relations:
-        """The same, when nobody says what is in the boxes: each pair gets the triplets likeliest for any pair.
+        """Predict for boxes of unknown labels: each pair gets the triplets likeliest for any pair.
 
-        P(s) P(o) stand for the confidences; class pairs that never share a training image are left out. With
-        `per_labels` the k are counted per pair of labels. No more than an image's best `top` come out.
+        P(s) P(o) replace the confidences; class pairs that never share a training image are left out. With
+        `per_labels`, k counts per pair of labels. At most the best `top` of an image are returned.
         """
         pairs = np.argwhere(~np.eye(len(boxes), dtype=bool))
         triplets, scores = self._likeliest(k, per_labels, top)
         n = min(len(triplets), -(-top // max(len(pairs), 1)))  # all pairs share one list
-        each = np.tile(np.arange(n), len(pairs))
-        return Relations(image, boxes, np.repeat(pairs, n, axis=0), triplets[each], scores[each])
+        rows = np.tile(np.arange(n), len(pairs))
+        return Relations(image, boxes, np.repeat(pairs, n, axis=0), triplets[rows], scores[rows])
 
     def _likeliest(self, k: int | None, per_labels: bool, top: int) -> tuple[np.ndarray, np.ndarray]:
-        """Triplets of any pair by falling score, at most k in all, or of each pair of labels."""
+        """Return triplets of any pair by descending score, at most k in all, or per pair of labels."""
         if (k, per_labels, top) not in self._best:
             P = self.given_subject.shape[1]
             limit = min(k or P, P) if per_labels else P
-            found: list[tuple[float, int, int, int]] = []
+            ranked: list[tuple[float, int, int, int]] = []
             for s, o in sorted(self.pairs):
                 row = self.labels[s] * self.labels[o] * self.row(s, o)
-                found += [(-float(row[p]), s, int(p), o) for p in np.argsort(-row, kind="stable")[:limit]]
-            found.sort()
+                ranked += [(-float(row[p]), s, int(p), o) for p in np.argsort(-row, kind="stable")[:limit]]
+            ranked.sort()
             keep = top if per_labels or k is None else min(k, top)
-            rows = np.array([row[1:] for row in found[:keep]], np.int64).reshape(-1, 3)
-            self._best[k, per_labels, top] = rows, -np.array([row[0] for row in found[:keep]])
+            rows = np.array([row[1:] for row in ranked[:keep]], np.int64).reshape(-1, 3)
+            self._best[k, per_labels, top] = rows, -np.array([row[0] for row in ranked[:keep]])
         return self._best[k, per_labels, top]
 
 
 @dataclass
 class Ceiling:
-    """Takes images one by one and sums the truths within reach, aggregated as the protocol does."""
+    """Sum, image by image, the ground truths that the boxes could hit, aggregated as the protocol does."""
 
     protocol: Protocol
     relabel: bool = False
@@ -145,12 +146,9 @@ class Ceiling:
     _seen: Int[np.ndarray, " K"] = field(init=False, repr=False)
     _hits: float = 0.0
     _all: float = 0.0
-    _truths: int = 0
 
     def __post_init__(self) -> None:
-        if self.seen is None and self.protocol.subset == "zero-shot":
-            raise PolyadicError("Ceiling: zero-shot recall needs the training triplets (seen=...)")
-        self._seen = seen_keys(self.seen)
+        self._seen = seen_keys(self.seen, [self.protocol])
 
     def update(
         self,
@@ -159,9 +157,9 @@ class Ceiling:
         labels: Int[np.ndarray, " N"] | None = None,
         absent: bool | None = None,
     ) -> None:
-        """One image and its boxes in the annotated frame, None for none.
+        """Add one image and its boxes in the annotated frame, None for none.
 
-        `absent`: whether it counts as an image without predictions (`no_prediction`), by default if there are none.
+        `absent`: whether it counts as an image without predictions (`no_prediction`), by default if it has no boxes.
         """
         truths, rows = scene.triplets, scene.relations
         if self.protocol.subset == "zero-shot":
@@ -177,14 +175,13 @@ class Ceiling:
             labels = np.zeros(len(boxes), np.int64)
         checked = Detections(scene.name, boxes, labels, np.ones(len(boxes)))
         where = self.protocol.task == "phrase", self.protocol.iou, self.protocol.iou_offset
-        found = matching.reachable(
+        within = kernel.reachable(
             checked.boxes, checked.labels, self.relabel, scene.boxes[rows[:, ::2]], truths, *where
         )
         weight = 1.0 if self.protocol.aggregate == "pooled" else 1 / len(truths)
-        self._hits += weight * int(found.sum())
+        self._hits += weight * int(within.sum())
         self._all += weight * len(truths)
-        self._truths += len(truths)
 
     def result(self) -> float:
-        """Percent of the truths of all images so far."""
+        """Return the percentage over all images so far."""
         return 100 * self._hits / self._all if self._all else float("nan")

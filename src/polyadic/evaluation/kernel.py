@@ -1,16 +1,16 @@
-"""Matching, compiled: images lie one after another in flat arrays, `off[i]:off[i + 1]` is image i."""
+"""Compiled matching: images are concatenated in flat arrays, and `off[i]:off[i + 1]` is image i."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-NONE = 1 << 62  # the place of a truth that is not hit
+NONE = 1 << 62  # the rank of a ground truth that is not hit
 
 
 @njit(cache=True, nogil=True)
 def overlap(ax1, ay1, ax2, ay2, bx1, by1, bx2, by2, offset):  # type: ignore[no-untyped-def]
-    """Intersection over union of two boxes."""
+    """Return the intersection over union of two boxes."""
     width = min(ax2, bx2) - max(ax1, bx1) + offset
     height = min(ay2, by2) - max(ay1, by1) + offset
     if width <= 0 or height <= 0:
@@ -23,7 +23,7 @@ def overlap(ax1, ay1, ax2, ay2, bx1, by1, bx2, by2, offset):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def union_overlap(s, o, t, u, offset):  # type: ignore[no-untyped-def]
-    """IoU of the box around s and o with the box around t and u."""
+    """Return the IoU of the box around s and o with the box around t and u."""
     return overlap(
         min(s[0], o[0]), min(s[1], o[1]), max(s[2], o[2]), max(s[3], o[3]),
         min(t[0], u[0]), min(t[1], u[1]), max(t[2], u[2]), max(t[3], u[3]),
@@ -33,7 +33,7 @@ def union_overlap(s, o, t, u, offset):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def pair_overlap(s, o, t, u, phrase, offset):  # type: ignore[no-untyped-def]
-    """Overlap of a predicted pair (s, o) with a true pair (t, u): the smaller of both IoUs, or that of the phrases."""
+    """Compare a predicted pair (s, o) with a true pair (t, u): the smaller of both IoUs, or that of the unions."""
     if phrase:
         return union_overlap(s, o, t, u, offset)
     return min(
@@ -44,7 +44,7 @@ def pair_overlap(s, o, t, u, phrase, offset):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def keep_best(off, scores, pairs, triplets, k, by_label, top):  # type: ignore[no-untyped-def]
-    """Row numbers of each image's best `top` predictions, at most k per pair: stable, falling scores; -1 = no more.
+    """Return rows of each image's best `top` predictions, at most k per pair: stable, descending scores; -1 = no more.
 
     Pairs are counted in a hash table with open addressing; k = 0 means any number.
     """
@@ -54,13 +54,13 @@ def keep_best(off, scores, pairs, triplets, k, by_label, top):  # type: ignore[n
         start, end = off[i], off[i + 1]
         order = np.arange(end - start)
         for row in range(start + 1, end):
-            if scores[row] > scores[row - 1]:  # most files are in order already
+            if scores[row] > scores[row - 1]:  # most files are sorted already
                 order = np.argsort(-scores[start:end], kind="mergesort")
                 break
         size = 1
         while k > 0 and size < 2 * (end - start):
             size *= 2
-        owner = np.full(size, -1, np.int64)  # the first row that sits in a slot
+        owner = np.full(size, -1, np.int64)  # the first row in a slot
         count = np.zeros(size, np.int64)
         n = 0
         for rank in range(end - start):
@@ -91,10 +91,10 @@ def keep_best(off, scores, pairs, triplets, k, by_label, top):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def hit_ranks(kept, box_off, boxes, pairs, keys, truth_off, truth_boxes, truth_keys, phrase, many, last, iou, offset):  # type: ignore[no-untyped-def]
-    """For each truth the place (from 0) of the prediction that hits it, or `NONE`.
+    """Return for each ground truth the rank (from 0) of the prediction that hits it, or `NONE`.
 
-    One-to-one: in falling order each prediction takes, of the equal triplets not yet taken, the one of largest overlap.
-    Many-to-one: a truth is hit by the first prediction that fits.
+    One-to-one: in order of scores each prediction hits, of the equal triplets not yet hit, the one of largest overlap.
+    Many-to-one: a ground truth is hit by the first prediction that matches.
     """
     top = kept.shape[1]
     ranks = np.full(len(truth_keys), NONE, np.int64)
@@ -122,12 +122,12 @@ def hit_ranks(kept, box_off, boxes, pairs, keys, truth_off, truth_boxes, truth_k
 
 @njit(cache=True, nogil=True)
 def reachable(boxes, labels, relabel, truth_boxes, truths, phrase, iou, offset):  # type: ignore[no-untyped-def]
-    """Which truths some ordered pair of two different boxes could hit."""
-    found = np.zeros(len(truths), np.bool_)
+    """Mark the ground truths that some ordered pair of two different boxes could hit."""
+    within = np.zeros(len(truths), np.bool_)
     n = len(boxes)
     for t in range(len(truths)):
         for s in range(n):
-            if found[t]:
+            if within[t]:
                 break
             if not relabel and labels[s] != truths[t, 0]:
                 continue
@@ -135,6 +135,6 @@ def reachable(boxes, labels, relabel, truth_boxes, truths, phrase, iou, offset):
                 if s == o or (not relabel and labels[o] != truths[t, 2]):
                     continue
                 if pair_overlap(boxes[s], boxes[o], truth_boxes[t, 0], truth_boxes[t, 1], phrase, offset) >= iou:
-                    found[t] = True
+                    within[t] = True
                     break
-    return found
+    return within

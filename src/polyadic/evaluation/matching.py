@@ -1,4 +1,4 @@
-"""Some images laid one after another in flat arrays, so that compiled loops see all of them at once."""
+"""Match predictions with ground truths: images as flat arrays, so that compiled loops process many at once."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from polyadic.evaluation import kernel as matching
+from polyadic.evaluation import kernel
 from polyadic.evaluation.protocol import TASKS, Protocol
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 
-LARGEST_CLASS = (1 << 20) - 1  # three of them make one number of 64 bits
+LARGEST_CLASS = (1 << 20) - 1  # three of them fit in one number of 64 bits
 
 
 @dataclass
 class Batch:
-    """Some images, flat; what several protocols share is computed once."""
+    """Images as flat arrays; what several protocols share is computed once."""
 
     scenes: list[Scene]
     absent: Bool[np.ndarray, " I"]  # images that count as without predictions
@@ -39,7 +39,7 @@ class Batch:
 
     @classmethod
     def of(cls, images: Sequence[tuple[Scene, Relations | None, bool]]) -> Batch:
-        """From images as (scene, predictions, whether these count as none)."""
+        """Concatenate images: (scene, predictions, whether these count as none)."""
         scenes = [scene for scene, _, _ in images]
         answers = [_EMPTY if p is None else p if p.size is None else p.in_frame(scene.frame) for scene, p, _ in images]
         off = _offsets([len(p.scores) for p in answers])
@@ -63,7 +63,7 @@ class Batch:
         )
 
     def ranks(self, protocol: Protocol, top: int) -> Int[np.ndarray, " T"]:
-        """For each truth the place of the prediction that hits it, or `matching.NONE`."""
+        """Return for each ground truth the rank of the prediction that hits it, or `kernel.NONE`."""
         by_label = protocol.k_unit == "predicate"
         phrase, many = protocol.task == "phrase", protocol.match == "many-to-one"
         last = protocol.tie == "last"
@@ -71,23 +71,20 @@ class Batch:
         cut = (protocol.k or 0, by_label and protocol.k is not None, top)
         how = (phrase, many, last and not many, protocol.iou, protocol.iou_offset)
         if cut not in self._kept:
-            self._kept[cut] = matching.keep_best(self.off, self.scores, self.pairs, self.triplets, *cut)
+            self._kept[cut] = kernel.keep_best(self.off, self.scores, self.pairs, self.triplets, *cut)
         if (cut, how) not in self._ranks:
-            mine, theirs = (
-                (self._kept[cut], self.box_off, self.boxes, self.pairs, self.keys),
-                (self.truth_boxes, self.truth_keys),
-            )
-            self._ranks[cut, how] = matching.hit_ranks(*mine, self.truth_off, *theirs, *how)
+            predicted = self._kept[cut], self.box_off, self.boxes, self.pairs, self.keys
+            annotated = self.truth_off, self.truth_boxes, self.truth_keys
+            self._ranks[cut, how] = kernel.hit_ranks(*predicted, *annotated, *how)
         return self._ranks[cut, how]
 
     def check_true_boxes(self, labels: bool) -> None:
-        """Classification starts from the annotated boxes (and labels): others would be another task's number."""
+        """Refuse predictions on other boxes (or labels) than the annotated ones, which classification starts from."""
         for i, scene in enumerate(self.scenes):
             rows = slice(self.off[i], self.off[i + 1])
             used, index = np.unique(self.pairs[rows], return_inverse=True)
-            same = (np.abs(self.boxes[self.box_off[i] + used][:, None] - scene.boxes) <= 1e-3).all(
-                2
-            )  # [boxes used, true boxes]
+            distance = np.abs(self.boxes[self.box_off[i] + used][:, None] - scene.boxes)
+            same = (distance <= 1e-3).all(2)  # [boxes used, true boxes]
             if labels:
                 known = np.zeros((len(used), 1 + max(self._largest_label(rows), *scene.labels.tolist(), 0)), bool)
                 at, true = np.nonzero(same)
@@ -108,13 +105,15 @@ class Batch:
 
 
 def triplet_keys(triplets: Int[np.ndarray, "M 3"]) -> Int[np.ndarray, " M"]:
-    """One number per triplet, equal for equal triplets: classes stay below a million."""
+    """Return one number per triplet, equal for equal triplets; classes stay below a million."""
     keys: np.ndarray = (triplets[:, 0] << 40) + (triplets[:, 1] << 20) + triplets[:, 2]
     return keys
 
 
-def seen_keys(seen: Int[np.ndarray, "M 3"] | None) -> Int[np.ndarray, " K"]:
-    """Training triplets as rising numbers."""
+def seen_keys(seen: Int[np.ndarray, "M 3"] | None, protocols: Sequence[Protocol]) -> Int[np.ndarray, " K"]:
+    """Return the training triplets as sorted keys; zero-shot protocols need them."""
+    if seen is None and any(protocol.subset == "zero-shot" for protocol in protocols):
+        raise PolyadicError("zero-shot recall needs the training triplets (seen=...)")
     rows = np.asarray([] if seen is None else seen)
     rows = np.zeros((0, 3), np.int64) if rows.size == 0 else rows
     if rows.ndim != 2 or rows.shape[1] != 3 or rows.dtype.kind not in "iu":
@@ -122,10 +121,17 @@ def seen_keys(seen: Int[np.ndarray, "M 3"] | None) -> Int[np.ndarray, " K"]:
     return np.sort(triplet_keys(rows.astype(np.int64)))
 
 
-def among(keys: Int[np.ndarray, " M"], rising: Int[np.ndarray, " K"]) -> Bool[np.ndarray, " M"]:
-    at = np.searchsorted(rising, keys)
-    found: np.ndarray = np.append(rising, -1)[at] == keys
-    return found
+def among(keys: Int[np.ndarray, " M"], ascending: Int[np.ndarray, " K"]) -> Bool[np.ndarray, " M"]:
+    """Whether each key is one of `ascending`."""
+    at = np.searchsorted(ascending, keys)
+    known: np.ndarray = np.append(ascending, -1)[at] == keys
+    return known
+
+
+def check_image(scene: Scene, predictions: Relations | None) -> None:
+    """Refuse predictions of another image."""
+    if predictions is not None and predictions.image != scene.name:
+        raise PolyadicError(f"predictions of {predictions.image!r} were given for the image {scene.name!r}")
 
 
 def _offsets(lengths: Sequence[int]) -> Int[np.ndarray, " I1"]:
@@ -136,22 +142,22 @@ _EMPTY = Relations("", np.zeros((0, 4)), np.zeros((0, 2), np.int64), np.zeros((0
 
 
 def paired(scenes: Iterable[Scene], predictions: Iterable[Relations]) -> Iterator[tuple[Scene, Relations | None]]:
-    """Each scene with its predictions, in the order of the predictions; at the end the scenes that have none.
+    """Yield each scene with its predictions, in the order of the predictions; scenes without any come last.
 
     A prediction for an unknown image, or a second one for the same image, is an error.
     """
     waiting: dict[str, Scene] = {}
     for scene in scenes:
         if scene.name in waiting:
-            raise PolyadicError(f"scenes: image {scene.name!r} is there twice")
+            raise PolyadicError(f"scenes: image {scene.name!r} occurs twice")
         waiting[scene.name] = scene
-    known = set(waiting)
-    for each in predictions:
-        if not isinstance(each, Relations):
-            raise PolyadicError(f"predictions must be Relations, one per image, got a {type(each).__name__}")
-        found = waiting.pop(each.image, None)
-        if found is None:
-            why = "is there twice" if each.image in known else f"is none of the {len(known):,} images evaluated"
-            raise PolyadicError(f"predictions: image {each.image!r} {why}")
-        yield found, each
+    names = set(waiting)
+    for answer in predictions:
+        if not isinstance(answer, Relations):
+            raise PolyadicError(f"predictions must be Relations, one per image, got a {type(answer).__name__}")
+        scene_of_answer = waiting.pop(answer.image, None)
+        if scene_of_answer is None:
+            why = "occurs twice" if answer.image in names else f"is none of the {len(names):,} images evaluated"
+            raise PolyadicError(f"predictions: image {answer.image!r} {why}")
+        yield scene_of_answer, answer
     yield from ((scene, None) for scene in waiting.values())

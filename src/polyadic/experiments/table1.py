@@ -28,7 +28,7 @@ from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.compare import COUNT_TABLE, PREDICTIONS, Comparison, compare
-from polyadic.evaluation.misses import FATES, MissCounter
+from polyadic.evaluation.misses import OUTCOMES, MissCounter
 from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.results import (
     FREE,
@@ -338,7 +338,7 @@ def score(
         )
         for k, counter in outcomes.items()
         for row in counter.result()
-        for outcome, count, share in zip(FATES, row.counts, row.shares, strict=True)
+        for outcome, count, share in zip(OUTCOMES, row.counts, row.shares, strict=True)
         if row.truths
     ]
     if split == "validation" and pairs:

@@ -398,7 +398,7 @@ def test_without_a_network_torchvisions_weights_are_one_line(monkeypatch: pytest
     assert "cannot get torchvision's weights of mobilenetv3-fpn from https://" in str(refused.value)
     assert str(refused.value).endswith("give it as --weights FILE")
     assert "\n" not in str(refused.value)
-    with pytest.raises(PolyadicError, match="torchvision has none of the network small"):
+    with pytest.raises(PolyadicError, match="torchvision has none for the network small"):
         build_network(tiny(weights="torchvision"), 4)
 
 

@@ -102,7 +102,7 @@ def raw_of(*boxes: tuple[int, float, float, list[float]], classes: int = 3) -> n
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def make(session: FakeSession, names: Any = ("dog", "zebra", "people"), **options: Any) -> OnnxDetector:
         monkeypatch.setattr("polyadic.detectors.onnx._open", lambda path, threads: session)
-        return OnnxDetector(tmp_path / "x.onnx", NAMES, names, **options)
+        return OnnxDetector(tmp_path / "x.onnx", NAMES, names=names, **options)
 
     return make
 

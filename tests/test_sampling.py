@@ -9,7 +9,7 @@ from oracles import plain_iou
 
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
-from polyadic.training.pairs import Boxes, proposal_boxes, selection_pairs, true_boxes
+from polyadic.training.pairs import TrainingBoxes, proposal_boxes, selection_pairs, true_boxes
 
 
 def scene_of(relations: list[tuple[int, int, int]], size: tuple[float, float] = (200.0, 100.0)) -> Scene:
@@ -138,9 +138,9 @@ def test_a_scene_without_boxes_is_no_obstacle() -> None:
     assert len(found.pairs) == 0
 
 
-def five_boxes() -> Boxes:
+def five_boxes() -> TrainingBoxes:
     pairs = np.array([[0, 1], [0, 1], [3, 2], [1, 0]])  # one pair twice: two predicates
-    return Boxes(np.zeros((5, 4)), np.zeros(5, np.int64), np.ones(5), pairs, np.zeros((4, 3), np.int64), pairs)
+    return TrainingBoxes(np.zeros((5, 4)), np.zeros(5, np.int64), np.ones(5), pairs, np.zeros((4, 3), np.int64), pairs)
 
 
 @pytest.mark.parametrize(("nulls", "count"), [(1.0, 3), (2.0, 6), (0.5, 2), (0, 17), (100.0, 17)])

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from polyadic.config.schema import Config
     from polyadic.cp import CPTensor, Mixture, SparsePrior
     from polyadic.datasets import load_dataset
-    from polyadic.detectors.coco import CocoDetector
-    from polyadic.detectors.faster_rcnn import Detector
-    from polyadic.detectors.onnx import OnnxDetector
+    from polyadic.detectors import load_detector
     from polyadic.evaluation import evaluate
     from polyadic.evaluation.protocol import Protocol, get_protocol
     from polyadic.io.records import read_detections, read_relations, write_relations
@@ -45,15 +43,12 @@ __version__ = "0.1.0"
 
 _HOME = {
     "CPTensor": "cp",
-    "CocoDetector": "detectors.coco",
     "Config": "config.schema",
     "Dataset": "structures.scenes",
     "Dedup": "ranking.dedup",
     "Detections": "structures.detections",
-    "Detector": "detectors.faster_rcnn",
     "LabelMap": "structures.labels",
     "Mixture": "cp",
-    "OnnxDetector": "detectors.onnx",
     "PolyadicError": "structures.vocabulary",
     "Protocol": "evaluation.protocol",
     "RelationModel": "model.relation_model",
@@ -67,6 +62,7 @@ _HOME = {
     "get_protocol": "evaluation.protocol",
     "load_config": "config",
     "load_dataset": "datasets",
+    "load_detector": "detectors",
     "rank_relations": "ranking",
     "read_detections": "io.records",
     "read_relations": "io.records",
@@ -76,15 +72,12 @@ _HOME = {
 
 __all__ = [
     "CPTensor",
-    "CocoDetector",
     "Config",
     "Dataset",
     "Dedup",
     "Detections",
-    "Detector",
     "LabelMap",
     "Mixture",
-    "OnnxDetector",
     "PolyadicError",
     "Protocol",
     "RelationModel",
@@ -98,6 +91,7 @@ __all__ = [
     "get_protocol",
     "load_config",
     "load_dataset",
+    "load_detector",
     "rank_relations",
     "read_detections",
     "read_relations",

@@ -262,30 +262,27 @@ def _set_detector(
     model: RelationModel, word: str, names: Path | None, mapping: NameMapping, unknown: UnknownPolicy
 ) -> None:
     """Use a detector given by the name of one of torchvision's, or by file or folder."""
-    from polyadic.detectors.coco import NETWORKS, CocoDetector, weights_file
+    from polyadic.detectors import COCO_NETWORKS, load_detector
 
-    if word in NETWORKS:
+    if word in COCO_NETWORKS:
+        from polyadic.detectors.coco import weights_file
         from polyadic.detectors.weights import pretrained
 
         typer.echo(f"detector: torchvision's Faster R-CNN, trained on COCO ({word})", err=True)
         if not weights_file(word).exists():
             typer.echo(f"downloading its weights once, {pretrained(word).meta['_file_size']:.0f} MB", err=True)
-        try:
-            coco = CocoDetector(model.vocabulary, word, mapping, unknown, model.device)
-        except PolyadicError as error:
-            raise PolyadicError(f"{error}, or give --detector FILE.onnx, or boxes with --detections FILE") from error
-        typer.echo(coco.label_map.report(), err=True)
-        model.detector = coco
-    elif Path(word).suffix.lower() == ".onnx":
-        from polyadic.detectors.onnx import OnnxDetector
-
-        onnx = OnnxDetector(word, model.vocabulary, names=names, mapping=mapping, unknown=unknown)
-        typer.echo(onnx.label_map.report(), err=True)
-        model.detector = onnx
-    else:
-        from polyadic.detectors.faster_rcnn import Detector
-
-        model.detector = Detector.load(Path(word).expanduser(), model.device, model.vocabulary)
+    try:
+        detector = load_detector(
+            word, model.vocabulary, device=model.device, names=names, mapping=mapping, unknown=unknown
+        )
+    except PolyadicError as error:
+        if word not in COCO_NETWORKS:
+            raise
+        raise PolyadicError(f"{error}, or give --detector FILE.onnx, or boxes with --detections FILE") from error
+    label_map = getattr(detector, "label_map", None)  # of classes that are not the vocabulary's own
+    if label_map is not None:
+        typer.echo(label_map.report(), err=True)
+    model.detector = detector
 
 
 def _fingerprint(
@@ -294,12 +291,13 @@ def _fingerprint(
     """SHA-256 of everything that a record depends on except its photo: the files' bytes, and the options."""
     import hashlib
 
-    from polyadic.detectors.coco import NETWORKS, weights_file
+    from polyadic.detectors import COCO_NETWORKS
+    from polyadic.detectors.coco import weights_file
     from polyadic.pretrained import model_folder
 
     weights = None
     if detector is not None:
-        weights = weights_file(detector) if detector in NETWORKS else Path(detector)
+        weights = weights_file(detector) if detector in COCO_NETWORKS else Path(detector)
     value = hashlib.sha256(repr(tuple(options)).encode())
     for path in (run or model_folder(), weights, *others):
         value.update(b"|")

@@ -1,9 +1,9 @@
-"""The first stage: boxes of a photo, each with P(class | box), by Faster R-CNN (Implementation details)."""
+"""Faster R-CNN: boxes of a photo, each with P(class | box) (Implementation details)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +30,13 @@ from polyadic.structures.images import Photo, open_photo
 from polyadic.structures.scenes import scale_boxes
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
+FORMAT = "polyadic.Detector/1"
 _LEAST_SIDE = 1e-2  # pixels; torchvision's
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """The boxes of one picture, best first, in its pixels."""
+class ImageBoxes:
+    """The boxes of one image, best first, in its pixels."""
 
     boxes: Float[Tensor, "N 4"]
     labels: Int[Tensor, " N"]
@@ -45,9 +46,9 @@ class Found:
 
 def find_boxes(
     network: FasterRCNN, pictures: list[Float[Tensor, "3 _ _"]], overlap: float, least: float, most: int
-) -> list[Found]:
-    """The boxes of pictures with pixels from 0 to 1, by a network in evaluation mode."""
-    sizes = [(int(each.shape[1]), int(each.shape[2])) for each in pictures]
+) -> list[ImageBoxes]:
+    """Run a network in evaluation mode on images with pixels from 0 to 1."""
+    sizes = [(int(picture.shape[1]), int(picture.shape[2])) for picture in pictures]
     images, _ = network.transform(pictures)
     maps = network.backbone(images.tensors)
     maps = {"0": maps} if isinstance(maps, Tensor) else maps
@@ -57,8 +58,8 @@ def find_boxes(
     logits, shifts = heads.box_predictor(regions)
     probabilities = logits.float().softmax(-1)  # [P, 1 + C], the background first
     corners = heads.box_coder.decode(shifts.float(), proposals)  # [P, 1 + C, 4]
-    counts = [len(each) for each in proposals]
-    found = []
+    counts = [len(boxes) for boxes in proposals]
+    results = []
     for inside, distribution, size, scaled in zip(
         corners.split(counts), probabilities.split(counts), sizes, images.image_sizes, strict=True
     ):
@@ -67,14 +68,14 @@ def find_boxes(
         best = network.transform.postprocess([{"boxes": best}], [scaled], [size])[0]["boxes"]
         boxes = clip_boxes_to_image(best, size)
         kept = choose(boxes, scores, overlap, least, most)
-        found.append(Found(boxes[kept], labels[kept], scores[kept], distribution[kept, 1:]))
-    return found
+        results.append(ImageBoxes(boxes[kept], labels[kept], scores[kept], distribution[kept, 1:]))
+    return results
 
 
 def choose(
     boxes: Float[Tensor, "P 4"], scores: Float[Tensor, " P"], overlap: float, least: float, most: int
 ) -> Int[Tensor, " N"]:
-    """Which boxes stay, best first: sure enough, with an area, and none that overlaps a better one by more."""
+    """Choose boxes, best first: score threshold, least side, then NMS across classes."""
     sure = torch.where(scores >= least)[0]
     sure = sure[remove_small_boxes(boxes[sure], _LEAST_SIDE)]
     kept: Tensor = sure[nms(boxes[sure], scores[sure], overlap)]
@@ -86,7 +87,7 @@ _CONTRAST = 5.0  # prevailing colours differ by about a fifth of the pixels' dev
 
 
 class SmallBackbone(nn.Module):
-    """Pictures to one map of stride 8, whose places also see the map of stride 16."""
+    """Compute one feature map of stride 8, to which the map of stride 16 is added."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -101,13 +102,13 @@ class SmallBackbone(nn.Module):
     def forward(self, pictures: Float[Tensor, "I 3 H W"]) -> Float[Tensor, "I C h w"]:
         fine = self.middle(self.early(pictures))
         coarse = interpolate(self.narrow(self.late(fine)), size=fine.shape[-2:])
-        found: Tensor = self.joined(fine + coarse)
+        joined: Tensor = self.joined(fine + coarse)
         colour: Tensor = self.colour(prevailing_colour(pictures))
-        return found + colour[..., None, None]
+        return joined + colour[..., None, None]
 
 
 def prevailing_colour(pictures: Float[Tensor, "I 3 H W"]) -> Float[Tensor, "I 2"]:
-    """The median pixel, channel by channel, as red and blue against green."""
+    """Compute the median pixel per channel, as red and blue relative to green."""
     middle = pictures.flatten(2).median(-1).values  # [I, 3]
     return _CONTRAST * (middle[:, ::2] - middle[:, 1:2])
 
@@ -123,7 +124,7 @@ _VGG16_FROZEN = 10  # layers up to conv2_2 and its pooling
 
 
 def build_network(config: DetectorConfig, classes: int, fetch: bool = True) -> FasterRCNN:
-    """`fetch`: with the weights that the config names; False where they will be loaded."""
+    """Build a network; `fetch`: with the weights that the config names, False where they will be loaded."""
     network: FasterRCNN = _BUILD[config.network](config, classes + 1)
     if fetch and config.weights != "random":
         load_weights(network, config.network, config.weights)
@@ -131,7 +132,7 @@ def build_network(config: DetectorConfig, classes: int, fetch: bool = True) -> F
 
 
 def _vgg16(config: DetectorConfig, outputs: int) -> FasterRCNN:
-    """To conv5_3; the regions are 7 x 7 and pass through VGG16's own fully connected layers."""
+    """Use VGG16 up to conv5_3; 7 x 7 regions pass through its fully connected layers."""
     whole = vgg16(weights=None)
     maps = whole.features[:-1]  # without the last pooling: stride 16
     maps.out_channels = 512
@@ -148,18 +149,18 @@ def _vgg16(config: DetectorConfig, outputs: int) -> FasterRCNN:
 
 
 def _resnet50(config: DetectorConfig, outputs: int) -> FasterRCNN:
-    maps = resnet_fpn_backbone(backbone_name="resnet50", weights=None, **_thawed(config, 5))
+    maps = resnet_fpn_backbone(backbone_name="resnet50", weights=None, **_trainable(config, 5))
     return FasterRCNN(maps, outputs, **_sizes(config))
 
 
 def _mobilenetv3(config: DetectorConfig, outputs: int) -> FasterRCNN:
-    maps = mobilenet_backbone(backbone_name="mobilenet_v3_large", weights=None, fpn=True, **_thawed(config, 6))
+    maps = mobilenet_backbone(backbone_name="mobilenet_v3_large", weights=None, fpn=True, **_trainable(config, 6))
     anchors = AnchorGenerator(((32, 64, 128, 256, 512),) * 3, (_RATIOS,) * 3)
     return FasterRCNN(maps, outputs, rpn_anchor_generator=anchors, rpn_score_thresh=0.05, **_sizes(config))
 
 
 def _small(config: DetectorConfig, outputs: int) -> FasterRCNN:
-    """Anchors of the drawn things: 15 to 64 pixels, up to twice as high as wide."""
+    """Use anchors that fit the drawn objects: 15 to 64 pixels, up to twice as high as wide."""
     maps, pool, hidden = SmallBackbone(), 5, 256
     return FasterRCNN(
         maps,
@@ -190,18 +191,18 @@ def _sizes(config: DetectorConfig) -> dict[str, int]:
     return {"min_size": config.side, "max_size": config.longest}
 
 
-def _thawed(config: DetectorConfig, layers: int) -> dict[str, Any]:
-    """From random weights all layers learn; else three, as torchvision has it, with frozen batch statistics."""
+def _trainable(config: DetectorConfig, layers: int) -> dict[str, Any]:
+    """Train all layers from random weights; else three, as torchvision does, with frozen batch statistics."""
     if config.weights == "random":
         return {"norm_layer": nn.BatchNorm2d, "trainable_layers": layers}
     return {"norm_layer": FrozenBatchNorm2d, "trainable_layers": 3}
 
 
 class Detector(nn.Module):
-    """Photos to `Detections`, whose labels are of the vocabulary's objects."""
+    """A Faster R-CNN whose labels are the vocabulary's objects."""
 
     def __init__(self, config: DetectorConfig, vocabulary: Vocabulary, *, fetch: bool = True) -> None:
-        """`fetch`: get the weights as the config says; False where they will be loaded."""
+        """`fetch`: get the weights that the config names; False where they will be loaded."""
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
         self.network = build_network(config, len(vocabulary.objects), fetch)
@@ -218,15 +219,15 @@ class Detector(nn.Module):
             yield
 
     def forward(self, photo: Any) -> Detections:
-        """The boxes of one photo: a path, a PIL image, an array, a tensor or a `Photo`."""
+        """Detect in one photo: a path, a PIL image, an array, a tensor or a `Photo`."""
         return self.detect([photo])[0]
 
     @torch.no_grad()
     def detect(self, photos: Sequence[Any], batch: int = 8) -> list[Detections]:
-        """The boxes of each photo, in pixels of the photo.
+        """Detect in each photo, in its pixels.
 
-        `batch` photos at most pass at once, and only those of one size: none is padded, and each gets what it would
-        get alone. On a CPU large ones pass one by one, which is faster.
+        At most `batch` photos of one size run together: none is padded, so each gets the result that it would get
+        alone. On a CPU large photos run one by one, which is faster.
         """
         if batch < 1:
             raise PolyadicError(f"Detector: batch must be at least 1, got {batch}")
@@ -234,10 +235,10 @@ class Detector(nn.Module):
         was = self.training
         self.eval()
         try:
-            found: list[Detections] = []
+            detections: list[Detections] = []
             for at in range(0, len(photos), batch):
-                found += self._detect([open_photo(each) for each in photos[at : at + batch]])
-            return found
+                detections += self._detect([open_photo(photo) for photo in photos[at : at + batch]])
+            return detections
         finally:
             self.train(was)
 
@@ -245,14 +246,14 @@ class Detector(nn.Module):
         groups: dict[tuple[int, int], list[int]] = {}
         for at, photo in enumerate(photos):
             groups.setdefault(photo.image.size, []).append(at)
-        found: dict[int, Detections] = {}
+        detections: dict[int, Detections] = {}
         config = self.config
         for members in groups.values():
             pictures = [to_pixels(photos[at]).to(self.device).float() / 255 for at in members]
             with self._precision():
                 boxes = find_boxes(self.network, pictures, config.nms, config.score, config.most)
-            found |= {at: _detections(photos[at], each) for at, each in zip(members, boxes, strict=True)}
-        return [found[at] for at in range(len(photos))]
+            detections |= {at: _detections(photos[at], result) for at, result in zip(members, boxes, strict=True)}
+        return [detections[at] for at in range(len(photos))]
 
     def losses(
         self,
@@ -260,68 +261,52 @@ class Detector(nn.Module):
         boxes: list[Float[Tensor, "_ 4"]],
         labels: list[Int[Tensor, " _"]],
     ) -> dict[str, Tensor]:
-        """Of proposals (objectness, corners) and of regions (class, corners); boxes in pixels of their picture."""
+        """Compute losses of proposals (objectness, box) and regions (class, box); boxes in pixels of their image."""
         targets = [
-            {"boxes": corners.to(self.device), "labels": each.to(self.device) + 1}  # 0 is the background
-            for corners, each in zip(boxes, labels, strict=True)
+            {"boxes": corners.to(self.device), "labels": classes.to(self.device) + 1}  # 0 is the background
+            for corners, classes in zip(boxes, labels, strict=True)
         ]
         with self._precision():
-            found: dict[str, Tensor] = self.network([x.to(self.device).float() / 255 for x in pictures], targets)
-        return found
+            losses: dict[str, Tensor] = self.network([x.to(self.device).float() / 255 for x in pictures], targets)
+        return losses
 
     def save(self, folder: str | Path, **about: Any) -> None:
-        """One folder that needs nothing else: weights, config, vocabulary, versions."""
-        # merged
+        """Save weights, config, vocabulary and versions in one folder."""
+        from safetensors import SafetensorError
 
-        save(self, Path(folder), about)
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_about(folder, self.config.to_json(), self.vocabulary)
+            write_weights(folder, self.network.state_dict(), {"format": FORMAT, "about": json.dumps(about)})
+        except (OSError, SafetensorError) as error:
+            raise PolyadicError(f"cannot write the detector to {folder}: {error}") from error
 
     @classmethod
     def load(
         cls, folder: str | Path, device: str | torch.device = "cpu", vocabulary: Vocabulary | None = None
     ) -> Detector:
-        """What `save` wrote, or a training run's best one. A `vocabulary` given here must be the saved one."""
-        # merged
-
-        return load(Path(folder), torch.device(device), vocabulary)
+        """Load a saved detector, or the best one of a run. A `vocabulary` given here must be the saved one."""
+        folder = find_model(Path(folder), "`polyadic detect train` and Detector.save")
+        weights, _ = read_weights(folder, FORMAT)
+        names = read_vocabulary(folder, vocabulary)
+        detector = cls(load_detector_config(folder / "config.json"), names, fetch=False)
+        fill_model(detector.network, weights, folder)
+        move_model(detector, torch.device(device), folder)
+        return detector.eval()
 
 
 def to_pixels(photo: Photo) -> UInt8[Tensor, "3 H W"]:
     return torch.from_numpy(np.array(photo.image)).permute(2, 0, 1).contiguous()
 
 
-def _detections(photo: Photo, found: Found) -> Detections:
-    boxes = scale_boxes(found.boxes.cpu().double().numpy(), photo.image.size, photo.size)
+def _detections(photo: Photo, result: ImageBoxes) -> Detections:
+    boxes = scale_boxes(result.boxes.cpu().double().numpy(), photo.image.size, photo.size)
     return Detections(
         photo.name,
         boxes,
-        found.labels.cpu().numpy(),
-        found.scores.cpu().double().numpy(),
+        result.labels.cpu().numpy(),
+        result.scores.cpu().double().numpy(),
         photo.size,
-        distribution=found.distribution.cpu().numpy(),
+        distribution=result.distribution.cpu().numpy(),
     )
-
-
-FORMAT = "polyadic.Detector/1"
-
-
-def save(detector: Detector, folder: Path, about: Mapping[str, Any]) -> None:
-    from safetensors import SafetensorError
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_about(folder, detector.config.to_json(), detector.vocabulary)
-        write_weights(folder, detector.network.state_dict(), {"format": FORMAT, "about": json.dumps(about)})
-    except (OSError, SafetensorError) as error:
-        raise PolyadicError(f"cannot write the detector to {folder}: {error}") from error
-
-
-def load(folder: Path, device: torch.device, vocabulary: Vocabulary | None) -> Detector:
-    # merged
-
-    folder = find_model(folder, "`polyadic detect train` and Detector.save")
-    weights, _ = read_weights(folder, FORMAT)
-    names = read_vocabulary(folder, vocabulary)
-    detector = Detector(load_detector_config(folder / "config.json"), names, fetch=False)
-    fill_model(detector.network, weights, folder)
-    move_model(detector, device, folder)
-    return detector.eval()

@@ -1,7 +1,7 @@
 """A detector from an `.onnx` file, run by onnxruntime, which is an optional extra.
 
-The layout is YOLOX's: in goes the raw picture, BGR from 0 to 255, shrunk to fit and padded with grey at the right and
-the bottom; out comes [1, A, 5 + K]: for each cell of three grids its box, its objectness and K class scores.
+The layout is YOLOX's. Input: the raw image, BGR from 0 to 255, resized to fit and padded with grey at the right and the
+bottom. Output: [1, A, 5 + K], for each cell of three grids its box, objectness and K class scores.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _LONGEST = 12.0  # log of a side in cells: a wider box would leave any picture, 
 
 @final
 class OnnxDetector:
-    """Photos in, detections out, in the photo's frame; best first.
+    """Detect boxes in the photo's frame; best first.
 
-    Boxes of one class that overlap by more than 0.45 (IoU) are one object; after that, whatever their class, boxes that
-    overlap by more than `nms` are one location, of which the paper keeps one before it makes pairs (0.7).
+    NMS runs twice: per class at IoU 0.45, then across classes at `nms`, the paper's step before pairs are formed.
 
-    Scores are objectness times class score, and so is `distribution`: what the detector gives to classes that the
-    vocabulary lacks is left out; the class scores are independent, so a row that sums to more than 1 is divided by its
-    sum. `label_map.report()` tells which classes map; `dropped` counts the boxes of those that do not, over all photos.
+    Scores are objectness times class score, and so is `distribution`, without the classes that the vocabulary lacks.
+    Class scores are independent, so a row that sums to more than 1 is divided by its sum. `label_map.report()` lists
+    which classes map; `dropped` counts the boxes of the others, over all photos.
     """
 
     def __init__(
         self,
         path: str | Path,
         vocabulary: Vocabulary,
+        *,
         names: Sequence[str] | Mapping[int, str] | str | Path | None = None,
         mapping: NameMapping = None,
         unknown: UnknownPolicy = "drop",
@@ -51,7 +51,7 @@ class OnnxDetector:
         most: int = 100,
         threads: int = 1,
     ) -> None:
-        """`names` are the classes' in the model's order, or a file with one per line; by default a `.names` beside."""
+        """`names` are the class names in the model's order, or a file with one per line; by default a `.names` file."""
         if not (0 <= score <= 1 and 0 < nms <= 1 and most >= 1 and threads >= 1):
             raise PolyadicError(
                 f"OnnxDetector: expected score and nms from 0 to 1, most and threads from 1, "
@@ -67,7 +67,7 @@ class OnnxDetector:
         self.dropped: Counter[str] = Counter()
 
     def __call__(self, photo: Any) -> Detections:
-        """A path, a PIL image, an array, a tensor or a `Photo`."""
+        """Detect in a path, a PIL image, an array, a tensor or a `Photo`."""
         seen = open_photo(photo)
         pixels, shrunk = letterbox(seen, self.size)
         boxes, classes = decode(self._run(pixels), self.size, self._decoded)
@@ -89,19 +89,19 @@ class OnnxDetector:
         ).take(np.arange(min(self.most, len(rows))))
 
     def detect(self, photos: Sequence[Any]) -> list[Detections]:
-        """One photo after another: such models are exported for one."""
+        """Detect in each photo, one at a time: such models are exported for a batch of one."""
         return [self(photo) for photo in photos]
 
     def _run(self, pixels: Float32[np.ndarray, "1 3 H W"]) -> Float[np.ndarray, "A D"]:
-        found = np.asarray(self._session.run(None, {self._input: pixels})[0])
+        output = np.asarray(self._session.run(None, {self._input: pixels})[0])
         height, width = self.size
         cells = sum((height // stride) * (width // stride) for stride in STRIDES)
-        if found.ndim != 3 or found.shape[:2] != (1, cells) or found.shape[2] < 6:
+        if output.ndim != 3 or output.shape[:2] != (1, cells) or output.shape[2] < 6:
             raise PolyadicError(
                 f"{self.path.name}: expected YOLOX's output [1, {cells}, 5 + classes] for a picture of {width} x "
-                f"{height}, got {list(found.shape)}"
+                f"{height}, got {list(output.shape)}"
             )
-        raw: np.ndarray = found[0].astype(np.float64)
+        raw: np.ndarray = output[0].astype(np.float64)
         if not (np.isfinite(raw).all() and (raw[:, 4:] >= 0).all() and (raw[:, 4:] <= 1 + 1e-4).all()):
             raise PolyadicError(
                 f"{self.path.name}: expected objectness and class scores in [0, 1], as YOLOX exports them"
@@ -110,7 +110,7 @@ class OnnxDetector:
 
 
 def letterbox(photo: Photo, size: tuple[int, int]) -> tuple[Float32[np.ndarray, "1 3 H W"], tuple[float, float]]:
-    """The picture as YOLOX sees it in a frame of (height, width), and the (width, height) that it takes there."""
+    """Resize and pad an image to (height, width); also return the (width, height) that the image itself covers."""
     from PIL.Image import Resampling
 
     height, width = size
@@ -125,7 +125,7 @@ def letterbox(photo: Photo, size: tuple[int, int]) -> tuple[Float32[np.ndarray, 
 def decode(
     raw: Float[np.ndarray, "A D"], size: tuple[int, int], decoded: bool
 ) -> tuple[Float[np.ndarray, "A 4"], Float[np.ndarray, "A K"]]:
-    """Boxes in pixels of the (height, width) that the network sees, and objectness times class scores."""
+    """Compute boxes in pixels of the network's (height, width), and objectness times class scores."""
     centre, extent = raw[:, :2], raw[:, 2:4]
     if not decoded:
         corner, stride = _cells(size)
@@ -134,14 +134,14 @@ def decode(
 
 
 def is_decoded(raw: Float[np.ndarray, "A D"], size: tuple[int, int]) -> bool:
-    """Whether boxes are pixels already. A box lies near its cell: so the reading is right that puts it nearer."""
+    """Tell whether boxes are in pixels already: the reading that puts boxes nearer to their cells is right."""
     corner, stride = _cells(size)
     as_pixels, as_offsets = raw[:, :2] / stride - corner, raw[:, :2]
     return bool(np.median(np.abs(as_pixels)) < np.median(np.abs(as_offsets)) and (raw[:, 2:4] >= 0).all())
 
 
 def _cells(size: tuple[int, int]) -> tuple[Float[np.ndarray, "A 2"], Float[np.ndarray, "A 1"]]:
-    """Column and row of each cell, grid after grid and row after row, and its stride."""
+    """List column and row of each cell, grid by grid and row by row, and its stride."""
     corners, strides = [], []
     for stride in STRIDES:
         rows, columns = np.mgrid[: size[0] // stride, : size[1] // stride]
@@ -153,9 +153,9 @@ def _cells(size: tuple[int, int]) -> tuple[Float[np.ndarray, "A 2"], Float[np.nd
 def _best(
     boxes: Float[np.ndarray, "N 4"], labels: Int[np.ndarray, " N"], scores: Float[np.ndarray, " N"], nms: float
 ) -> Int[np.ndarray, " M"]:
-    """Rows of boxes with an area, one per object and then one per location, in their order."""
+    """Run NMS per class, then across classes; boxes without area are dropped."""
     rows = np.flatnonzero((boxes[:, 2:] > boxes[:, :2]).all(1))
-    apart = labels[rows, None] * (boxes.max(initial=0) + 1)  # moves each class to a place of its own
+    apart = labels[rows, None] * (boxes.max(initial=0) + 1)  # offsets per class keep classes apart
     rows = rows[suppress(boxes[rows] + apart, scores[rows], SAME_CLASS)]
     return np.asarray(rows[suppress(boxes[rows], scores[rows], nms)])
 
@@ -171,38 +171,38 @@ def _open(path: Path, threads: int) -> Any:
         raise PolyadicError("detectors from .onnx files need onnxruntime: pip install 'polyadic[onnx]'") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 4  # what is wrong is raised
+    options.log_severity_level = 4  # errors are raised
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # a class of its own for each fault, of no common base
+    except Exception as error:  # its exceptions have no common base class
         reason = " ".join(str(error).split())
         raise PolyadicError(f"{path.name} is not an ONNX model that onnxruntime can run ({reason:.120})") from error
 
 
 def _input(session: Any, file: str) -> tuple[str, tuple[int, int]]:
-    """The input's name, and the (height, width) that it takes."""
+    """Find the name and the (height, width) of the input."""
     given = session.get_inputs()
     shape = list(given[0].shape)
     sides = [side for side in shape[2:] if isinstance(side, int) and side > 0 and side % STRIDES[-1] == 0]
     if len(given) != 1 or given[0].type != "tensor(float)" or shape[1:2] != [3] or len(shape) != 4 or len(sides) != 2:
         raise PolyadicError(
             f"{file}: expected one float input [1, 3, H, W] with fixed H and W, multiples of {STRIDES[-1]}, got "
-            f"{' and '.join(f'{each.type} {list(each.shape)}' for each in given)}"
+            f"{' and '.join(f'{entry.type} {list(entry.shape)}' for entry in given)}"
         )
     return given[0].name, (sides[0], sides[1])
 
 
 def _names(given: Any, path: Path, classes: int) -> Sequence[str] | Mapping[int, str]:
-    """The model's class names: given, or one per line of a file."""
+    """Read the class names: given, or one per line of a file."""
     if given is None:
         beside = sorted(path.parent.glob("*.names"))
-        own = [each for each in beside if each.stem == path.stem] or beside
-        if len(own) != 1:
-            what = ", ".join(each.name for each in own) or "no .names file"
+        matching = [file for file in beside if file.stem == path.stem] or beside
+        if len(matching) != 1:
+            what = ", ".join(file.name for file in matching) or "no .names file"
             raise PolyadicError(
                 f"{path.name}: the names of its {classes} classes are needed (names, one per line); beside it: {what}"
             )
-        given = own[0]
+        given = matching[0]
     where = "names"
     if isinstance(given, str | Path):
         where = Path(given).name

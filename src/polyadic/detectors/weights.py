@@ -1,4 +1,4 @@
-"""Weights to begin with: torchvision's, or a local file of a whole Faster R-CNN or of its backbone's classifier."""
+"""Initial weights: torchvision's, or a file of a whole Faster R-CNN or of its backbone's classifier."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ _PREDICTOR = "roi_heads.box_predictor."
 
 
 def load_weights(network: FasterRCNN, name: str, source: str) -> None:
-    """Into a network as it was built; a predictor for other classes is left as it is."""
-    held = _fetch(name) if source == "torchvision" else _read(Path(source).expanduser())
+    """Load weights into a new network; a predictor for other classes is skipped."""
+    state = _fetch(name) if source == "torchvision" else _read(Path(source).expanduser())
     if source == "torchvision" and name == "resnet50-fpn":
-        held = _without_epsilon(held, network)
+        state = _without_epsilon(state, network)
     shapes = {key: x.shape for key, x in network.state_dict().items()}
-    if any(key.startswith("roi_heads.") for key in held):
-        same = all(held[key].shape == shapes.get(key) for key in held if key.startswith(_PREDICTOR))
-        found = held if same else {key: x for key, x in held.items() if not key.startswith(_PREDICTOR)}
-        lacking = [key for key in shapes if key not in found and not key.startswith(_PREDICTOR)]
+    if any(key.startswith("roi_heads.") for key in state):
+        same = all(state[key].shape == shapes.get(key) for key in state if key.startswith(_PREDICTOR))
+        usable = state if same else {key: x for key, x in state.items() if not key.startswith(_PREDICTOR)}
+        lacking = [key for key in shapes if key not in usable and not key.startswith(_PREDICTOR)]
     else:
-        found = {_PLACE[name](key): x for key, x in held.items()} if name in _PLACE else {}
-        found = {key: x for key, x in found.items() if key in shapes}
-        lacking = [key for key in shapes if key not in found and key.startswith(_FROM_CLASSIFIER.get(name, ""))]
+        usable = {_PLACE[name](key): x for key, x in state.items()} if name in _PLACE else {}
+        usable = {key: x for key, x in usable.items() if key in shapes}
+        lacking = [key for key in shapes if key not in usable and key.startswith(_FROM_CLASSIFIER.get(name, ""))]
     lacking = [key for key in lacking if not key.endswith("num_batches_tracked")]
-    wrong = next((key for key, x in found.items() if shapes.get(key, x.shape) != x.shape), None)
+    wrong = next((key for key, x in usable.items() if shapes.get(key, x.shape) != x.shape), None)
     if lacking or wrong:
-        reason = f"{wrong} is {list(found[wrong].shape)}" if wrong else f"it lacks {lacking[0]}"
+        reason = f"{wrong} is {list(usable[wrong].shape)}" if wrong else f"it lacks {lacking[0]}"
         raise PolyadicError(
             f"weights: {Path(source).name} does not hold weights of {name} ({reason}): expected torchvision's "
             "Faster R-CNN, or the classifier of its backbone"
         )
-    network.load_state_dict(found, strict=False)
+    network.load_state_dict(usable, strict=False)
 
 
 def _vgg16_place(key: str) -> str:
-    """Of torchvision's classifier in our network."""
+    """Map a key of torchvision's classifier to our network."""
     kind, _, rest = key.partition(".")
     if kind == "features":
         return f"backbone.{rest}"
     number, _, rest = rest.partition(".")
-    return f"roi_heads.box_head.{int(number) + 1}.{rest}" if number.isdigit() else key  # a flattening comes first
+    return f"roi_heads.box_head.{int(number) + 1}.{rest}" if number.isdigit() else key  # a Flatten comes first
 
 
 _PLACE = {
@@ -68,7 +68,7 @@ _FROM_CLASSIFIER = {
 
 
 def pretrained(name: str) -> Any:
-    """What torchvision tells of its weights (url, meta): trained on COCO; of VGG16 it has none but ImageNet's."""
+    """Look up torchvision's weights (url, meta): trained on COCO, or for VGG16 on ImageNet."""
     from torchvision.models import VGG16_Weights
     from torchvision.models.detection import FasterRCNN_MobileNet_V3_Large_FPN_Weights, FasterRCNN_ResNet50_FPN_Weights
 
@@ -78,21 +78,21 @@ def pretrained(name: str) -> Any:
         "mobilenetv3-fpn": FasterRCNN_MobileNet_V3_Large_FPN_Weights.COCO_V1,
     }
     if name not in known:
-        raise PolyadicError(f"weights: torchvision has none of the network {name}; it is trained from random ones")
+        raise PolyadicError(f"weights: torchvision has none for the network {name}; train it from random weights")
     return known[name]
 
 
 def _fetch(name: str) -> dict[str, Tensor]:
     wanted = pretrained(name)
     try:
-        with redirect_stdout(sys.stderr):  # torch tells of a download on stdout, where our answers go
-            held: dict[str, Tensor] = wanted.get_state_dict(progress=False, check_hash=True)
+        with redirect_stdout(sys.stderr):  # torch reports downloads on stdout, where results go
+            state: dict[str, Tensor] = wanted.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError, EOFError, UnpicklingError) as error:  # no network, or a damaged file
         raise PolyadicError(
             f"weights: cannot get torchvision's weights of {name} from {wanted.url} ({error!s:.120}); "
             "fetch that file by other means and give it as --weights FILE"
         ) from error
-    return held
+    return state
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -105,24 +105,24 @@ def _read(path: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
 
             return load_file(path)
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch fails in many ways on a file that is not its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PolyadicError(f"weights: {path} cannot be read as weights ({reason:.120})") from error
-    for key in ("model", "state_dict"):  # as many training scripts write it
-        if isinstance(held, dict) and isinstance(held.get(key), dict):
-            held = held[key]
-    if not isinstance(held, dict) or not held or not all(isinstance(x, Tensor) for x in held.values()):
+    for key in ("model", "state_dict"):  # as many training scripts save it
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not state or not all(isinstance(x, Tensor) for x in state.values()):
         raise PolyadicError(f"weights: {path} holds no state dict: expected names and tensors")
-    return {str(key).removeprefix("module."): x for key, x in held.items()}
+    return {str(key).removeprefix("module."): x for key, x in state.items()}
 
 
-def _without_epsilon(held: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
-    """The ResNet of torchvision was trained without the ε that our frozen batch norm adds to each variance."""
+def _without_epsilon(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
+    """Subtract the ε of frozen batch norm from variances: torchvision's ResNet was trained without it."""
     from torchvision.ops import FrozenBatchNorm2d
 
-    held = dict(held)
+    state = dict(state)
     for name, module in network.named_modules():
         if isinstance(module, FrozenBatchNorm2d):
-            held[f"{name}.running_var"] = held[f"{name}.running_var"] - module.eps
-    return held
+            state[f"{name}.running_var"] = state[f"{name}.running_var"] - module.eps
+    return state

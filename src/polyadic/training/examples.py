@@ -30,7 +30,7 @@ from polyadic.model.features import PairInputs, make_inputs, union_rows
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
-from polyadic.training.pairs import Boxes, proposal_boxes, selection_pairs, true_boxes
+from polyadic.training.pairs import TrainingBoxes, proposal_boxes, selection_pairs, true_boxes
 from polyadic.training.region_cache import Pooled, Regions, digest
 from polyadic.training.simulation import DetectionNoise
 
@@ -53,7 +53,7 @@ class BoxSource:
     def true(self) -> bool:
         return self.detections is None and self.noise is None
 
-    def boxes(self, scene: Scene, rng: np.random.Generator) -> Boxes:
+    def boxes(self, scene: Scene, rng: np.random.Generator) -> TrainingBoxes:
         if self.true:
             return true_boxes(scene)
         if self.noise is not None:
@@ -70,7 +70,7 @@ class Example:
     """One image of a batch."""
 
     scene: Scene
-    boxes: Boxes
+    boxes: TrainingBoxes
     inputs: PairInputs
     target: Shaped[Tensor, "B ..."]  # triplets [B, 3], or whether a pair is annotated [B]
     pooled: Pooled  # the picture, where its features are still to be computed

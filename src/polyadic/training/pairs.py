@@ -18,7 +18,7 @@ MOST, IOU = 4, 0.5  # paper
 
 
 @dataclass(frozen=True, eq=False)
-class Boxes:
+class TrainingBoxes:
     """The boxes that training sees of one image, in the annotated frame, with the relations that hold between them."""
 
     boxes: Float[np.ndarray, "N 4"]
@@ -35,14 +35,14 @@ class Boxes:
         return found
 
 
-def true_boxes(scene: Scene) -> Boxes:
+def true_boxes(scene: Scene) -> TrainingBoxes:
     """Stage 1. A relation of a box with itself is left out: there is no such pair."""
     keep = scene.relations[:, 0] != scene.relations[:, 2]
     pairs = scene.relations[keep][:, ::2]
-    return Boxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), pairs, scene.triplets[keep], pairs)
+    return TrainingBoxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), pairs, scene.triplets[keep], pairs)
 
 
-def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generator) -> Boxes:
+def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generator) -> TrainingBoxes:
     """Stage 1b: all detections; relations of those drawn for two true boxes, at most 4 each at IoU >= 0.5."""
     boxes = detections.in_frame(scene.frame).boxes
     near = _iou(boxes, scene.boxes) >= IOU  # [detections, true boxes]
@@ -57,11 +57,11 @@ def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generato
         pairs.append(both)
         triplets.append(np.repeat(triplet[None], len(both), 0))
     known = np.concatenate(pairs), np.concatenate(triplets), np.concatenate(shown)
-    return Boxes(boxes, detections.labels, detections.scores, *known)
+    return TrainingBoxes(boxes, detections.labels, detections.scores, *known)
 
 
 def selection_pairs(
-    boxes: Boxes, rng: np.random.Generator, nulls: float = 1.0
+    boxes: TrainingBoxes, rng: np.random.Generator, nulls: float = 1.0
 ) -> tuple[Int[np.ndarray, "M 2"], Bool[np.ndarray, " M"]]:
     """Stage 2: the annotated pairs, once each, and `nulls` times as many others (0: all others); which is which."""
     annotated = boxes.annotated()

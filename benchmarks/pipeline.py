@@ -25,15 +25,15 @@ from typing import Any
 
 import torch
 
-import polyadic.model
+import polyadic.model.relation_model
 from polyadic.config import DETECTOR_PRESETS, PRESETS
 from polyadic.config.schema import Config
 from polyadic.datasets.toy.world import World
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.model.heads import TripletHead
 from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ScoredPairs
 from polyadic.prior import TripletPrior
-from polyadic.ranking.relations import Origin
 from polyadic.structures.images import open_photo
 from polyadic.structures.vocabulary import Vocabulary
 
@@ -66,7 +66,7 @@ def model_of(name: str, spread: tuple[float, ...] | None) -> RelationModel:
     model = RelationModel(config, names, TripletPrior.from_triplets(triplets, names, counts=counts)).eval()
     model.stages = ("triplets", "selection")
     settings = DETECTOR_PRESETS[network].change(weights="random", score=0.0, most=BOXES, nms=0.95)
-    model.detector = Detector(settings, names).eval()
+    model.set_detector(Detector(settings, names).eval())
     if spread is not None:
         _scale(model, spread)
     return model
@@ -77,7 +77,7 @@ def _scale(model: RelationModel, spread: tuple[float, ...]) -> None:
     """Until the log-factors of a picture's pairs have these deviations."""
     photo = World(1, 1).dataset("test")[0].open().resize((800, 600))
     assert model.detector is not None
-    scores = model.pairs_of(model.detector(open_photo(photo)), photo)
+    (scores,) = model.score(photo, model.detector(open_photo(photo))).blocks()
     assert isinstance(model.head, TripletHead)
     branches = model.head.subject, model.head.predicate, model.head.object
     for branch, factor, wanted in zip(branches, scores.cp.factors, spread, strict=True):
@@ -102,10 +102,10 @@ def clocks() -> Iterator[dict[str, float]]:
         return run
 
     places: list[tuple[Any, str, str]] = [
-        (polyadic.model, "open_photo", "decode"),
+        (polyadic.model.relation_model, "open_photo", "decode"),
         (Detector, "detect", "detector"),
-        (RelationModel, "score", "heads"),
-        (Origin, "rank", "ranking"),
+        (RelationModel, "score_block", "heads"),
+        (ScoredPairs, "rank", "ranking"),
     ]
     before = [getattr(owner, name) for owner, name, _ in places]
     for owner, name, part in places:
@@ -126,7 +126,7 @@ def split(model: RelationModel, files: list[Path], repeats: int) -> dict[str, fl
             start = time.perf_counter()
             found = model.predict(path)
             total = time.perf_counter() - start
-        assert len(found.detections) == BOXES, f"{len(found.detections)} boxes"
+        assert len(found.boxes) == BOXES, f"{len(found.boxes)} boxes"
         spent["features"] = total - sum(spent.values())
         for part in PARTS:
             rows[part].append(spent[part])

@@ -68,7 +68,7 @@ def per_pair(head: TripletHead, box: torch.Tensor, pair: torch.Tensor, pairs: to
 
 def compare_heads(box_width: int, hidden: int) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    head = TripletHead(box_width, box_width + 512, SIZES["VRD"], 5, hidden, 0.0)
+    head = TripletHead(box_width, box_width + 512, SIZES["VRD"], rank=5, hidden=hidden, dropout=0.0)
     print(f"\nHead, features {box_width:,}, hidden {hidden:,}   gathered, s   per pair, s   ratio")
     for boxes in (7, 20):
         pairs = ordered_pairs(boxes)

@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from ranking import TOP, best_dense, dense_prior, flat_index, seconds
 
@@ -30,9 +31,10 @@ from polyadic.config.schema import StageConfig
 from polyadic.cp import CPTensor
 from polyadic.experiments.runs import OpenRun, open_run
 from polyadic.model.features import PairInputs
-from polyadic.model.scoring import PairScores
+from polyadic.model.scoring import ScoredBlock, ScoredPairs
 from polyadic.prior import TripletPrior
 from polyadic.ranking import rank_relations
+from polyadic.structures.detections import Detections
 from polyadic.training.examples import BoxSource, Example, Examples
 from polyadic.training.loop import make_optimiser
 from polyadic.training.region_cache import FeatureCache
@@ -67,7 +69,7 @@ def learning(run: OpenRun, examples: list[Example], inputs: list[PairInputs]) ->
     return statistics.median(times)
 
 
-def inference(run: OpenRun, count: int) -> tuple[dict[str, float], list[PairScores]]:
+def inference(run: OpenRun, count: int) -> tuple[dict[str, float], list[ScoredBlock]]:
     """Median seconds per image of each part, and the scores of all pairs."""
     parts: dict[str, list[float]] = {"features": [], "heads": [], "ranking": []}
     kept = []
@@ -78,17 +80,21 @@ def inference(run: OpenRun, count: int) -> tuple[dict[str, float], list[PairScor
         inputs = examples[at].complete(run.regions, run.model.backbone)
         parts["features"].append(clock() - start)
         start = clock()
-        scores = run.model.score(inputs)
+        block = run.model.score_block(inputs)
         parts["heads"].append(clock() - start)
-        if len(scores.pairs):
+        if len(block.pairs):
+            scene = scenes[at]
+            ones = np.ones(len(scene.boxes))
+            detections = Detections(scene.name, scene.boxes, scene.labels, ones, scene.frame)
+            scores = ScoredPairs(run.model, detections, inputs, kept=(block,))
             start = clock()
-            run.model.rank(scores, 1, TOP)
+            scores.rank(1, TOP)
             parts["ranking"].append(clock() - start)
-            kept.append(scores)
+            kept.append(block)
     return {name: statistics.median(times) for name, times in parts.items()}, kept
 
 
-def against_dense(kept: list[PairScores], prior: TripletPrior) -> tuple[list[float], float]:
+def against_dense(kept: list[ScoredBlock], prior: TripletPrior) -> tuple[list[float], float]:
     """dense / exact of each image, and the share of entries that both found."""
     weight, ratios, same = dense_prior(prior), [], []
     for scores in kept:

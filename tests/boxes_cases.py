@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from model_cases import prepared
 from training_cases import Spy, tiny, watched
 
 from polyadic.config.schema import Config
@@ -17,7 +18,7 @@ from polyadic.experiments.results import select
 from polyadic.experiments.table1 import BoxesTable, boxes_table, protocols_of
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import ALL, Parts
+from polyadic.model.scoring import ALL, ScoreTerms
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 
@@ -105,7 +106,7 @@ def close(a: Numbers, b: Numbers) -> bool:
 def slow_numbers(
     judged: Iterable[tuple[Scene, RelationModel]],
     boxes: Mapping[str, Detections],
-    parts: Parts = ALL,
+    parts: ScoreTerms = ALL,
     ks: Sequence[int] = (1, 10),
 ) -> Numbers:
     """Image by image, each with the model that is to judge it."""
@@ -116,7 +117,7 @@ def slow_numbers(
         for scene, model in images:
             none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), scene.frame)
             given = boxes.get(scene.name, none)
-            evaluator.update(scene, model.predictions(scene, model.pairs_of(given), k, 100, parts, given.labels))
+            evaluator.update(scene, prepared(model, given).rank(k, 100, terms=parts))
         for row in evaluator.result():
             assert row.protocol.k is not None
             numbers[row.protocol.task, row.protocol.k, row.protocol.subset, row.top] = (row.recall, row.mean_recall)

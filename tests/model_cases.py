@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from torch import Tensor
 from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import PairScores
+from polyadic.model.scoring import ScoredBlock, ScoredPairs
 from polyadic.prior import TripletPrior
-from polyadic.ranking.relations import Ranking
 from polyadic.structures.detections import Detections
+from polyadic.structures.images import open_photo
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import Vocabulary
 
@@ -67,24 +69,46 @@ def photo(seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (60, 100, 3), dtype=np.uint8))
 
 
-def entries(found: Ranking) -> list[Entry]:
-    return [(r.log_score, r.pair, *r.triplet) for r in found]
+def prepared(model: RelationModel, given: Detections, image: Any = None) -> ScoredPairs:
+    """All boxes as they are given, in their frame."""
+    photo = None if image is None else open_photo(image)
+    if photo is not None and given.size is not None:
+        photo = replace(photo, size=given.size)
+    return model.prepare([photo], [given])[0]
 
 
-def agree(found: Ranking, expected: list[Entry]) -> None:
+def pairs_of(model: RelationModel, given: Detections, image: Any = None) -> ScoredBlock:
+    """The scores of all ordered pairs."""
+    (block,) = prepared(model, given, image).blocks()
+    return block
+
+
+def rows_of(found: Relations) -> list[int]:
+    """The number of each relation's pair among all ordered pairs."""
+    n = len(found.boxes)
+    return [s * (n - 1) + o - (o > s) for s, o in found.pairs.tolist()]
+
+
+def entries(found: Relations) -> list[Entry]:
+    return [
+        (score, row, *r.triplet) for score, row, r in zip(found.scores.tolist(), rows_of(found), found, strict=True)
+    ]
+
+
+def agree(found: Relations, expected: list[Entry]) -> None:
     assert [entry[1:] for entry in entries(found)] == [entry[1:] for entry in expected]
     assert [entry[0] for entry in entries(found)] == pytest.approx([entry[0] for entry in expected], abs=1e-6)
 
 
-def same(a: Ranking, b: Ranking) -> bool:
-    return torch.equal(a.pair, b.pair) and torch.equal(a.triplet, b.triplet) and torch.equal(a.log_score, b.log_score)
+def same(a: Relations, b: Relations) -> bool:
+    return entries(a) == entries(b)
 
 
 def dense(cp: CPTensor) -> Tensor:
     return torch.stack([probability_tensor(*(x[at] for x in cp.factors)) for at in range(len(cp.subject))])
 
 
-def grown(scores: PairScores) -> Tensor:
+def with_geometry(scores: ScoredBlock) -> Tensor:
     """ψ_c · λ, [B, S, P, O]; each pair sums to the annotations that λ expects of it, at most 1."""
     assert scores.geometry is not None
     s, p, o = (x.double().exp() for x in scores.geometry.factors)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polyadic.cp import CPTensor
 from polyadic.prior import TripletPrior
-from polyadic.ranking.relations import Ranking
+from polyadic.ranking import Ranking
 
 CHECKS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CAPS = st.sampled_from([1, 2, 3, 10, None])

@@ -9,12 +9,12 @@ from oracles import plain_iou
 from torch import Tensor
 
 from polyadic.boxes import (
-    COMPANY,
     GEOMETRY,
+    RANKS,
     box_iou,
     box_place,
+    closeness_ranks,
     ordered_pairs,
-    pair_company,
     pair_geometry,
     pair_masks,
     suppress,
@@ -200,8 +200,8 @@ def apart(a: list[float], b: list[float]) -> float:
 def test_company_counts_the_boxes_that_are_closer(n: int) -> None:
     boxes = random_boxes(n, 900, 500)
     rows, pairs = boxes.tolist(), ordered_pairs(n)
-    found = pair_company(boxes, pairs)
-    assert found.shape == (n * (n - 1), COMPANY)
+    found = closeness_ranks(boxes, pairs)
+    assert found.shape == (n * (n - 1), RANKS)
 
     def overlap(a: list[float], b: list[float]) -> float:
         return float(box_iou(torch.tensor(a), torch.tensor(b)))
@@ -225,9 +225,9 @@ def test_company_counts_the_boxes_that_are_closer(n: int) -> None:
 
 
 def test_company_of_nobody_and_of_boxes_without_area() -> None:
-    assert pair_company(torch.zeros(0, 4), ordered_pairs(0)).shape == (0, COMPANY)
-    assert pair_company(torch.rand(1, 4), ordered_pairs(1)).shape == (0, COMPANY)
+    assert closeness_ranks(torch.zeros(0, 4), ordered_pairs(0)).shape == (0, RANKS)
+    assert closeness_ranks(torch.rand(1, 4), ordered_pairs(1)).shape == (0, RANKS)
     same = torch.tensor([[5.0, 5, 5, 5]]).expand(4, 4)
-    found = pair_company(same, ordered_pairs(4))
+    found = closeness_ranks(same, ordered_pairs(4))
     assert found.isfinite().all()
     assert torch.equal(found[:, 1:12:2], torch.ones(12, 6)), "nobody is closer than one of equals"

@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_cases import prepared
 from tiny_runs import PIXELS, Command, call, write_tiny
 
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import FREE_K, get_protocol
 from polyadic.experiments.runs import open_run, predict_split
 from polyadic.io.records import read_relations, write_relations
-from polyadic.model.scoring import ALL, Parts
+from polyadic.model.scoring import ALL, ScoreTerms
 from polyadic.structures.relations import Relations
 
-NONE = Parts(selected=False, prior=False, geometry=False)
+NONE = ScoreTerms(selected=False, prior=False, geometry=False)
 
 
 @pytest.fixture
@@ -69,8 +70,7 @@ def test_every_k_is_ranked_for_itself(folder: Path) -> None:
     lists = predict_split(run.model, run.images(), settings, top=60)
     for (k, parts), found in zip(settings, lists, strict=True):
         for scene, each in zip(run.data, found, strict=True):
-            scores = run.model.pairs_of(each_detection(scene), scene.open())
-            alone = run.model.predictions(scene, scores, k, 60, parts)
+            alone = prepared(run.model, each_detection(scene), scene.open()).rank(k, 60, terms=parts)
             assert np.array_equal(each.pairs, alone.pairs)
             assert np.array_equal(each.triplets, alone.triplets)
             np.testing.assert_allclose(each.scores, alone.scores, rtol=0, atol=1e-5)

@@ -119,7 +119,7 @@ def test_the_models_own_detector_looks_where_no_boxes_are_given(
 ) -> None:
     def load(run: Path | None, device: str, threads: int) -> RelationModel:
         model = RelationModel.load(run or "nowhere")
-        model.detector = lambda photo: replace(detections(3), image=photo.name)
+        model.set_detector(lambda photo: replace(detections(3), image=photo.name))
         return model
 
     monkeypatch.setattr("polyadic.cli.predict._load_model", load)

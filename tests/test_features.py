@@ -188,9 +188,7 @@ def test_a_file_that_lacks_a_weight_of_the_maps_is_refused(tmp_path: Path, name:
     path = tmp_path / "a.safetensors"
     for missing in (inside[0], inside[-1], next(key for key in inside if "running_var" in key)):
         save_file({key: x for key, x in held.items() if key != theirs[missing.replace(".", "_")]}, path)
-        with pytest.raises(
-            PolyadicError, match=rf"a\.safetensors does not hold weights of {name} \(it lacks {missing}\)"
-        ):
+        with pytest.raises(PolyadicError, match=rf"a\.safetensors has no weights of {name} \(it lacks {missing}\)"):
             Backbone(tiny(backbone=name, weights=str(path)))
 
 
@@ -203,7 +201,7 @@ def test_a_saved_model_lends_its_backbone(tmp_path: Path) -> None:
     ):
         Backbone(tiny(weights=str(tmp_path), strides=(32,)))
     (tmp_path / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:5000])
-    with pytest.raises(PolyadicError, match="cannot be read: it is damaged or cut off"):
+    with pytest.raises(PolyadicError, match="is corrupt"):
         Backbone(tiny(weights=str(tmp_path)))
 
 
@@ -218,7 +216,7 @@ def test_bad_weights_and_names_are_refused_in_one_line(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(source.read_bytes()[:100_000])
     (tmp_path / "empty.safetensors").touch()
     (tmp_path / "folder").mkdir()
-    fine = "does not hold weights of test_byobnet"
+    fine = "has no weights of test_byobnet"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"weights": str(tmp_path / "half.safetensors")}, f"half.safetensors {fine}"),
         ({"weights": str(tmp_path / "half.pth")}, f"half.pth {fine}"),
@@ -227,9 +225,9 @@ def test_bad_weights_and_names_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"weights": str(tmp_path / "numbers.safetensors")}, f"numbers.safetensors {fine} (no weights at all)"),
         ({"weights": str(other)}, f"other.safetensors {fine}"),
         ({"weights": str(tmp_path / "none.pth")}, "no file "),
-        ({"weights": str(tmp_path / "folder")}, "holds no saved model"),
-        ({"backbone": "lcnet_53"}, "timm knows no model 'lcnet_53'; near it: lcnet_035"),
-        ({"backbone": "nothing at all"}, "timm knows no model 'nothing at all'"),
+        ({"weights": str(tmp_path / "folder")}, "has no saved model"),
+        ({"backbone": "lcnet_53"}, "timm has no model 'lcnet_53'; similar names: lcnet_035"),
+        ({"backbone": "nothing at all"}, "timm has no model 'nothing at all'"),
         ({"strides": (8, 7)}, "pixels.strides: test_byobnet has strides [2, 4, 8, 16, 32], not 7"),
     ]
     for values, message in cases:

@@ -19,10 +19,10 @@ from vrd_files import HAT, HORSE, RIDER, relation, write_vrd
 from polyadic.draw import plan_column
 from polyadic.draw.render import render_png
 from polyadic.draw.shapes import HIT, Line, Photo, Rectangle, Text
-from polyadic.experiments.pictures import LU, TRIPLETS, TRUTHS, as_predictions, choose_scenes, draw_figures
+from polyadic.experiments.pictures import LU, TRIPLETS, TRUTHS, choose_scenes, draw_figures
 from polyadic.experiments.runs import open_run
 from polyadic.io.records import write_detections
-from polyadic.model.scoring import ALL, Parts
+from polyadic.model.scoring import ALL, ScoreTerms
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
@@ -147,15 +147,15 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(capsys)
 
 
-def slow_hits(folder: Path, parts: Parts) -> int:
+def slow_hits(folder: Path, parts: ScoreTerms) -> int:
     """Of the shown triplets, those that the slow evaluator's overlap finds annotated."""
     run, count = open_run(folder / "run"), 0
     for scene in run.data:
         if scene.name not in ("a.jpg", "b.jpg"):
             continue
         given = Detections(scene.name, scene.boxes + 2, scene.labels, np.full(len(scene.boxes), 0.9), scene.frame)
-        found = run.model.predict(scene.open(), given, k=None, top=TRIPLETS, parts=parts)
-        answers, truths = as_plain(scene, as_predictions(scene, found).in_frame(scene.frame))
+        found = run.model.predict(scene.open(), given, k=None, top=TRIPLETS, terms=parts)
+        answers, truths = as_plain(scene, found.in_frame(scene.frame))
         for answer in answers:
             same = [truth for truth in truths if truth["triplet"] == answer["triplet"]]
             count += any(oracle.overlap(answer, truth, "relationship", LU.iou_offset) >= LU.iou for truth in same)
@@ -173,7 +173,7 @@ def test_one_command_draws_the_photos_and_counts_the_annotated_triplets(
     assert sorted(path.name for path in out.iterdir()) == ["a.png", "all.png", "b.png", "c.png"]
     (hits, total), (without, of) = (tuple(map(int, pair)) for pair in re.findall(r"(\d+) of (\d+)", shown.out))
     assert (total, of) == (2 * TRIPLETS, 2 * TRIPLETS)
-    assert (hits, without) == (slow_hits(folder, ALL), slow_hits(folder, Parts(prior=False)))
+    assert (hits, without) == (slow_hits(folder, ALL), slow_hits(folder, ScoreTerms(prior=False)))
     assert hits > 0
     with Image.open(out / "a.png") as picture, Image.open(out / "all.png") as sheet:
         assert picture.width > 3 * 480

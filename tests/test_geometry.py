@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from model_cases import agree, prepared
 from oracles import probability_tensor, ranked
 from torch import Tensor
 
-from polyadic.boxes import NUMBERS, ordered_pairs, pair_numbers
+from polyadic.boxes import CONTEXT, context_features, ordered_pairs
 from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
 from polyadic.model.box_prior import GeometryPrior
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import PairScores, Parts
+from polyadic.model.scoring import ScoredBlock, ScoreTerms
+from polyadic.structures.detections import Detections
 from polyadic.structures.vocabulary import Vocabulary
 
 SIZES = (4, 3, 5)
@@ -20,14 +24,14 @@ SIZES = (4, 3, 5)
 
 def prior_of(rank: int = 7, sizes: tuple[int, int, int] = SIZES) -> GeometryPrior:
     torch.manual_seed(0)
-    prior = GeometryPrior(sizes, rank, hidden=8, embedding=6).double().eval()
+    prior = GeometryPrior(sizes, rank=rank, hidden=8, embedding=6).double().eval()
     for classes in (prior.subject, prior.object):
         torch.nn.init.normal_(classes.own)
     return prior
 
 
 def some_geometry(n: int = 6, seed: int = 1) -> Tensor:
-    return torch.randn(n, NUMBERS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(n, CONTEXT, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def rates(cp: CPTensor, at: int) -> Tensor:
@@ -64,7 +68,7 @@ def test_frequent_predicates_have_more_components() -> None:
 
 def test_it_sees_geometry_as_standardised_by_what_it_was_fitted_to() -> None:
     geometry, predicates = some_geometry(40), torch.arange(40) % 3
-    shift = torch.linspace(-50, 50, NUMBERS, dtype=torch.float64)
+    shift = torch.linspace(-50, 50, CONTEXT, dtype=torch.float64)
     plain, moved = prior_of(), prior_of()
     plain.fit_scale(geometry, predicates)
     moved.fit_scale(geometry * 30 + shift, predicates)
@@ -107,24 +111,23 @@ def test_the_product_with_the_networks_tensor_is_ranked_as_the_dense_product() -
     assert model.geometry is not None
     pairs, generator = ordered_pairs(3), torch.Generator().manual_seed(3)
     boxes = torch.rand(3, 2, 2, generator=generator).sort(1).values.flatten(1) * 80
-    geometry = pair_numbers(boxes, torch.tensor([[80.0, 80]]).expand(3, 2), pairs)
+    geometry = context_features(boxes, torch.tensor([[80.0, 80]]).expand(3, 2), pairs)
     model.geometry.fit_scale(geometry, torch.tensor([0, 0, 1]))
     factors = (torch.randn(len(pairs), 2, n, dtype=torch.float64, generator=generator) for n in names.sizes)
     cp = CPTensor(*factors)
     with torch.no_grad():
-        grown = model.geometry(geometry)
-    scores = PairScores(boxes, pairs, cp, None, None, grown)
+        rate = model.geometry(geometry)
+    block = ScoredBlock(pairs, cp, None, None, rate)
+    given = Detections("a", boxes.double().numpy(), np.zeros(3, np.int64), np.ones(3), (80.0, 80.0))
+    scores = replace(prepared(model, given), kept=(block,))
     psi_c = [probability_tensor(*(x[at] for x in cp.factors)) for at in range(len(pairs))]
-    expected = torch.stack([each * rates(grown, at) for at, each in enumerate(psi_c)])
+    expected = torch.stack([each * rates(rate, at) for at, each in enumerate(psi_c)])
     totals = expected.sum((1, 2, 3), keepdim=True)
     assert bool((totals < 1).any())
     best = ranked((expected / totals.clamp_min(1)).log(), None, 30)
-    found = model.rank(scores, top=30)
-    assert [(r.pair, *r.triplet) for r in found] == [entry[1:] for entry in best]
-    torch.testing.assert_close(found.log_score, torch.tensor([entry[0] for entry in best], dtype=torch.float64))
+    agree(scores.rank(top=30), best)
     plain = ranked(torch.stack(psi_c).log(), None, 30)
-    without = model.rank(scores, top=30, parts=Parts(geometry=False))
-    assert [(r.pair, *r.triplet) for r in without] == [entry[1:] for entry in plain]
+    agree(scores.rank(top=30, terms=ScoreTerms(geometry=False)), plain)
 
 
 def test_it_learns_how_often_pairs_are_annotated_and_with_what() -> None:
@@ -138,11 +141,11 @@ def test_it_learns_how_often_pairs_are_annotated_and_with_what() -> None:
     rows = ((torch.arange(n) // 4 % 4 + 0.5) / 4 < often).nonzero()[:, 0]
 
     def draw() -> Tensor:
-        geometry = torch.randn(n, NUMBERS) * 0.1
+        geometry = torch.randn(n, CONTEXT) * 0.1
         geometry[:, 0] += kind
         return geometry
 
-    prior = GeometryPrior(SIZES, 5, hidden=16, dropout=0.0, embedding=4)
+    prior = GeometryPrior(SIZES, rank=5, hidden=16, dropout=0.0, embedding=4)
     prior.fit_scale(draw(), named[rows])
     optimiser = torch.optim.Adam(prior.parameters(), 0.02)
     for _ in range(200):

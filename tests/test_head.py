@@ -12,7 +12,7 @@ BOX, PAIR, HIDDEN, SIZES = 6, 9, 7, (5, 3, 4)  # all unequal
 
 def head_of(context: bool = False, copies: int = 0, rank: int = 2) -> TripletHead:
     torch.manual_seed(0)
-    head = TripletHead(BOX, PAIR, SIZES, rank, HIDDEN, 0.5, context, copies).double().eval()
+    head = TripletHead(BOX, PAIR, SIZES, rank=rank, hidden=HIDDEN, context=context, copies=copies).double().eval()
     for branch in (head.subject, head.object):
         if branch.lift is not None:  # as after training
             nn.init.normal_(branch.lift.weight)
@@ -98,7 +98,7 @@ def test_a_label_is_lifted_in_its_own_class_alone() -> None:
 
 
 def test_before_training_a_detected_label_is_worth_e_to_the_2() -> None:
-    branch = Branch(BOX, HIDDEN, 3, 5, 0.0, copies=2)
+    branch = Branch(BOX, 3, 5, hidden=HIDDEN, dropout=0.0, copies=2)
     x = torch.randn(2, BOX, generator=torch.Generator().manual_seed(3))
     change = branch(x, torch.tensor([[1, -1], [2, 4]])) - branch(x)
     expected = torch.zeros(2, 3, 5)
@@ -128,7 +128,8 @@ def test_dropout_works_in_training_only() -> None:
 
 def test_features_are_dropped_where_the_config_says() -> None:
     torch.manual_seed(0)
-    head, pairs = TripletHead(BOX, PAIR, SIZES, 2, HIDDEN, 0.0, input_dropout=0.5).double(), ordered_pairs(3)
+    head = TripletHead(BOX, PAIR, SIZES, rank=2, hidden=HIDDEN, dropout=0.0, input_dropout=0.5).double()
+    pairs = ordered_pairs(3)
     x = features(3, pairs)
     for at in range(3):
         assert not torch.equal(head(*x, pairs).factors[at], head(*x, pairs).factors[at])
@@ -139,7 +140,8 @@ def test_features_are_dropped_where_the_config_says() -> None:
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_head_of_labels_is_one_classifier_for_both_boxes(layers: int) -> None:
     torch.manual_seed(0)
-    head, pairs = LabelHead(BOX, (5, 3, 5), HIDDEN, 0.5, 0.5, layers).double().eval(), ordered_pairs(4)
+    head = LabelHead(BOX, (5, 3, 5), hidden=HIDDEN, dropout=0.5, input_dropout=0.5, layers=layers).double().eval()
+    pairs = ordered_pairs(4)
     subject, object, pair = features(4, pairs)
     cp = head(subject, object, pair, pairs)
     assert (cp.rank, cp.sizes) == (1, (5, 3, 5))

@@ -16,7 +16,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "polyadic"
 LAYERS = [
     {"structures"},
     {"files", "progress", "config", "boxes", "cp", "draw", "pretrained"},
-    {"prior", "ranking", "evaluation", "io", "datasets", "detectors"},
+    {"prior"},
+    {"ranking", "evaluation", "io", "datasets", "detectors"},
     {"model"},
     {"training"},
     {"experiments"},

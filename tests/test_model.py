@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +18,46 @@ from model_cases import (
     dense,
     detections,
     entries,
-    grown,
     model_of,
+    pairs_of,
     photo,
+    prepared,
     same,
-    true_detections,
+    with_geometry,
 )
 from oracles import ranked
 
-from polyadic.boxes import ordered_pairs, pair_numbers
+from polyadic.boxes import context_features, ordered_pairs
 from polyadic.model.backbone import prepare_picture
-from polyadic.model.features import PairInputs, make_inputs
-from polyadic.model.scoring import PairScores, Parts
+from polyadic.model.features import PairInputs, pair_inputs
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ScoredBlock, ScoreTerms
 from polyadic.structures.detections import Detections
-from polyadic.structures.scenes import Scene
+from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError
+
+
+def inputs_of(given: Detections, sources: tuple[str, ...], **more: Any) -> PairInputs:
+    words: dict[str, Any] = {"labels": given.labels, "scores": given.scores}
+    return pair_inputs(given.boxes, ordered_pairs(len(given)), (100.0, 60.0), sources=sources, **words, **more)
+
+
+def rank_with(
+    model: RelationModel, given: Detections, block: ScoredBlock, labels: np.ndarray, **more: Any
+) -> Relations:
+    """Rank scores of boxes whose labels are fixed."""
+    return replace(prepared(model, replace(given, labels=labels)), kept=(block,)).rank(**more)
 
 
 @pytest.mark.parametrize("sources", SOURCES, ids="+".join)
 @pytest.mark.parametrize("k", [None, 2])
 def test_predictions_are_the_best_entries_of_the_dense_f_spo(sources: tuple[str, ...], k: int | None) -> None:
     model, given = model_of(*sources, **EXPONENTS), detections(3)
-    scores = model.pairs_of(given, photo())
+    scores = pairs_of(model, given, photo())
     assert model.prior is not None
     assert scores.log_selected is not None
     assert scores.geometry is not None
-    psi_c = grown(scores)
+    psi_c = with_geometry(scores)
     assert bool((psi_c.sum((1, 2, 3)) < 0.999).all()) == ("evidence" in sources)  # else the limit of 1 counts
     psi_u = model.prior.log_prob(torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))).view(NAMES.sizes)
     f = torch.zeros_like(psi_c)
@@ -58,19 +72,19 @@ def test_each_pair_is_scored_as_if_it_were_alone() -> None:
     model, given = model_of("pixels"), detections(4)
     assert model.backbone is not None
     assert model.geometry is not None
-    scores, boxes = model.pairs_of(given, photo()), torch.from_numpy(given.boxes).float()
+    scores, boxes = pairs_of(model, given, photo()), torch.from_numpy(given.boxes).float()
     picture, frame = prepare_picture(photo(), model.config.pixels), torch.tensor([[100.0, 60.0]])
     for at, (s, o) in enumerate(scores.pairs.tolist()):
         two = boxes[[s, o]]
         around = torch.cat([two[:, :2].amin(0), two[:, 2:].amax(0)])[None]
         regions, union = (model.backbone(picture, x, (100.0, 60.0)).half().float() for x in (two, around))
-        alone = model.score(PairInputs(torch.tensor([[0, 1]]), two, frame.expand(2, 2), regions, union))
+        alone = model.score_block(PairInputs(torch.tensor([[0, 1]]), two, frame.expand(2, 2), regions, union))
         assert scores.log_selected is not None
         torch.testing.assert_close(scores.log_selected[at : at + 1], alone.log_selected)
         for found, expected in zip(scores.cp.factors, alone.cp.factors, strict=True):
             torch.testing.assert_close(found[at], expected[0], rtol=1e-5, atol=1e-6)
         assert scores.geometry is not None
-        expected_prior = model.geometry(pair_numbers(boxes, frame.expand(4, 2), torch.tensor([[s, o]])))
+        expected_prior = model.geometry(context_features(boxes, frame.expand(4, 2), torch.tensor([[s, o]])))
         for found, expected in zip(scores.geometry.factors, expected_prior.factors, strict=True):
             torch.testing.assert_close(found[at], expected[0])
 
@@ -78,11 +92,11 @@ def test_each_pair_is_scored_as_if_it_were_alone() -> None:
 @pytest.mark.parametrize(("selected", "prior", "geometry"), list(itertools.product([False, True], repeat=3)))
 def test_parts_leave_out_exactly_what_they_say(selected: bool, prior: bool, geometry: bool) -> None:
     model = model_of("evidence")
-    scores = model.pairs_of(detections(3))
+    scores = pairs_of(model, detections(3))
     assert model.prior is not None
     assert scores.log_selected is not None
     assert scores.geometry is not None
-    f = grown(scores) if geometry else dense(scores.cp)
+    f = with_geometry(scores) if geometry else dense(scores.cp)
     if prior:
         triplets = torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))
         f = f * model.prior.log_prob(triplets).exp().view(NAMES.sizes)
@@ -90,24 +104,23 @@ def test_parts_leave_out_exactly_what_they_say(selected: bool, prior: bool, geom
         f = f * scores.log_selected.double().exp()[:, None, None, None]
     assert scores.log_boxes is not None
     f = f * scores.log_boxes.exp()[:, None, None, None]
-    agree(model.rank(scores, top=25, parts=Parts(selected, prior, geometry)), ranked(f.log(), None, 25))
+    terms = ScoreTerms(selected, prior, geometry)
+    agree(prepared(model, detections(3)).rank(top=25, terms=terms), ranked(f.log(), None, 25))
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0])
 def test_parts_may_give_the_prior_another_exponent(exponent: float) -> None:
-    other, given = Parts(prior_exponent=exponent), detections(3)
+    other, given = ScoreTerms(prior_exponent=exponent), detections(3)
     found, expected = (
         model_of("evidence", **EXPONENTS),
         model_of("evidence", **{**EXPONENTS, "ranking.prior": exponent}),
     )
     for k in (None, 2):
-        agree(found.predict(None, given, k=k, top=40, parts=other), entries(expected.predict(None, given, k=k, top=40)))
-    scores = found.pairs_of(given)
-    agree(found.rank(scores, top=40, parts=other), entries(expected.rank(scores, top=40)))
+        agree(found.predict(None, given, k=k, top=40, terms=other), entries(expected.predict(None, given, k=k, top=40)))
 
 
 def test_what_has_not_been_trained_is_not_used() -> None:
-    scores = model_of("evidence", stages=("triplets",)).pairs_of(detections(3))
+    scores = pairs_of(model_of("evidence", stages=("triplets",)), detections(3))
     assert scores.log_selected is None
     assert scores.geometry is None
     assert model_of("evidence", stages=(), **{"boxes.epochs": 0}).geometry is None
@@ -115,7 +128,7 @@ def test_what_has_not_been_trained_is_not_used() -> None:
 
 def test_selection_sees_the_predicate_feature_and_teaches_its_own_head_alone() -> None:
     model, given = model_of("evidence"), detections(4)
-    inputs = make_inputs(given.boxes, given.labels, given.scores, (100.0, 60.0), ordered_pairs(4), ("evidence",))
+    inputs = inputs_of(given, ("evidence",))
     logit = model.selection_logit(inputs)
     logit.sum().backward()
     taught = {name.split(".")[0] for name, x in model.named_parameters() if x.grad is not None}
@@ -123,19 +136,18 @@ def test_selection_sees_the_predicate_feature_and_teaches_its_own_head_alone() -
     with torch.no_grad():
         pair = model.features(inputs)[2]
         torch.testing.assert_close(logit, model.selector(pair))
-    torch.testing.assert_close(model.score(inputs).log_selected, torch.nn.functional.logsigmoid(logit.detach()))
+    torch.testing.assert_close(model.score_block(inputs).log_selected, torch.nn.functional.logsigmoid(logit.detach()))
 
 
 @pytest.mark.parametrize("sources", SOURCES, ids="+".join)
 def test_the_triplet_loss_teaches_features_and_head_but_not_the_backbone(sources: tuple[str, ...]) -> None:
     model, given = model_of(*sources), detections(4)
     model.train()
-    inputs = model.pairs_of(given, photo())
+    inputs = pairs_of(model, given, photo())
     assert not inputs.cp.subject.requires_grad
-    pairs = ordered_pairs(4)
     width = 0 if model.backbone is None else model.backbone.width
     regions, unions = (torch.randn(k, width) if width else None for k in (4, 12))
-    made = make_inputs(given.boxes, given.labels, given.scores, (100.0, 60.0), pairs, sources, regions, unions)
+    made = inputs_of(given, sources, regions=regions, unions=unions)
     model(made).nll(torch.tensor([[0, 1, 2]]).expand(12, 3)).mean().backward()
     taught = {name.split(".")[0] for name, x in model.named_parameters() if x.grad is not None}
     assert taught == {"features", "head"}
@@ -153,7 +165,7 @@ def test_a_picture_of_another_size_than_the_frame_gives_the_same() -> None:
     given = replace(given, boxes=given.boxes * 0.8)
     assert same(model.predict(small, given), model.predict(small, replace(given, size=None)))
     scaled = replace(given, boxes=given.boxes * 5, size=(400.0, 240.0))
-    torch.testing.assert_close(model.pairs_of(scaled, small).cp.subject, model.pairs_of(given, small).cp.subject)
+    torch.testing.assert_close(pairs_of(model, scaled, small).cp.subject, pairs_of(model, given, small).cp.subject)
 
 
 @pytest.mark.parametrize("sources", SOURCES, ids="+".join)
@@ -170,9 +182,9 @@ def test_boxes_without_area_have_finite_scores() -> None:
     model = model_of("evidence", "pixels")
     boxes = np.array([[5.0, 5, 5, 5], [5, 5, 5, 5], [100, 60, 100, 60], [0, 0, 100, 0]])
     given = Detections("a", boxes, np.array([0, 1, 2, 3]), np.array([0.0, 1, 0.5, 0.5]))
-    found = model.rank(model.pairs_of(given, photo()))
+    found = prepared(model, given, photo()).rank()
     assert len(found) == 100
-    assert found.log_score.isfinite().all()
+    assert np.isfinite(found.scores).all()
 
 
 def test_repeats_on_nearly_the_same_boxes_cost_what_the_config_says() -> None:
@@ -181,9 +193,9 @@ def test_repeats_on_nearly_the_same_boxes_cost_what_the_config_says() -> None:
     box = [10.0, 10, 50, 40]
     boxes = np.array([box, box, [60, 10, 90, 50]])
     given = Detections("a", boxes, np.array([0, 0, 1]), np.array([0.9, 0.9, 0.8]), (100.0, 60.0))
-    found = model.predict(None, given, k=None, top=500).log_repeat.unique().tolist()
-    assert found == pytest.approx([math.log(0.25), 0])
-    assert not plain.predict(None, given, k=None, top=500).log_repeat.any()
+    found = np.unique(np.asarray(model.predict(None, given, k=None, top=500).log_repeat))
+    assert found.tolist() == pytest.approx([math.log(0.25), 0])
+    assert not np.any(plain.predict(None, given, k=None, top=500).log_repeat)
 
 
 def test_predicting_leaves_training_as_it_was() -> None:
@@ -193,19 +205,14 @@ def test_predicting_leaves_training_as_it_was() -> None:
     assert same(model.predict(None, detections(3)), first)  # dropout is off
 
 
-def test_predictions_are_as_the_evaluation_takes_them() -> None:
-    model = model_of("evidence")
-    boxes = detections(3)
-    scene = Scene("b.jpg", Path("b.jpg"), (100.0, 60.0), boxes.boxes, boxes.labels, np.zeros((0, 3), int))
-    scores = model.pairs_of(true_detections(scene))
-    found, expected = model.predictions(scene, scores, top=9), model.rank(scores, top=9)
-    assert found.image == "b.jpg"
-    np.testing.assert_allclose(found.boxes, scene.boxes, rtol=1e-6)
-    for at, relation in enumerate(expected):
-        assert found.pairs[at].tolist() == ordered_pairs(3)[relation.pair].tolist()
-        assert tuple(found.triplets[at]) == relation.triplet
-    assert scores.log_boxes is not None
-    assert not scores.log_boxes.any()  # true boxes are certain
+def test_relations_are_plain_data_for_the_evaluation() -> None:
+    model, given = model_of("evidence"), detections(3)
+    found = prepared(model, given).rank(top=9)
+    assert (found.image, found.size) == (given.image, (100.0, 60.0))
+    np.testing.assert_array_equal(found.boxes, given.boxes)
+    assert all(not isinstance(getattr(found, field.name), torch.Tensor) for field in fields(found))
+    terms: list[Any] = [found.log_cp, found.log_prior, found.log_selected, found.log_boxes, found.log_repeat]
+    np.testing.assert_allclose(np.sum(terms, axis=0), found.scores)
 
 
 def test_bad_pictures_and_labels_are_refused_in_one_line(tmp_path: Path) -> None:
@@ -218,15 +225,14 @@ def test_bad_pictures_and_labels_are_refused_in_one_line(tmp_path: Path) -> None
     with pytest.raises(PolyadicError, match=r"a\.jpg: this model looks at pixels: give the image as well"):
         model.predict(None, detections(2))
     words = model_of("evidence")
-    with pytest.raises(PolyadicError, match=r"the size of the picture is needed: Detections\(\.\.\., size=\(w, h\)\)"):
+    with pytest.raises(PolyadicError, match=r"the size of the image is needed: Detections\(\.\.\., size=\(w, h\)\)"):
         words.predict(None, detections(2, size=None))
-    with pytest.raises(PolyadicError, match=r"a\.jpg: label 4 is none of the 4 objects of this model"):
+    with pytest.raises(PolyadicError, match=r"a\.jpg: label 4 is outside the 4 object classes"):
         words.predict(None, replace(detections(2), labels=np.array([0, 4])))
 
 
 def test_scores_know_their_boxes() -> None:
-    scores = model_of("evidence").pairs_of(detections(3))
-    assert isinstance(scores, PairScores)
+    scores = pairs_of(model_of("evidence"), detections(3))
     assert scores.log_boxes is not None
     given = detections(3).scores
     expected = [math.log(given[s] * given[o]) for s, o in scores.pairs.tolist()]
@@ -234,13 +240,12 @@ def test_scores_know_their_boxes() -> None:
 
 
 def test_with_known_labels_only_predicates_compete() -> None:
-    model, size = model_of("evidence", **EXPONENTS), (100.0, 60.0)
+    model = model_of("evidence", **EXPONENTS)
     found = detections(4)
-    scene = Scene("a.jpg", Path("a.jpg"), size, found.boxes, np.array([2, 0, 3, 1]), np.zeros((0, 3), np.int64))
-    scores = model.pairs_of(found)
-    predicted = model.predictions(scene, scores, top=100, parts=Parts(labels=True))
+    scores, labels = pairs_of(model, found), np.array([2, 0, 3, 1])
+    predicted = rank_with(model, found, scores, labels, top=100, terms=ScoreTerms(labels=True))
     assert len(predicted) == 12 * 3  # each predicate of each pair
-    np.testing.assert_array_equal(scene.labels[predicted.pairs], predicted.triplets[:, ::2])
+    np.testing.assert_array_equal(labels[predicted.pairs], predicted.triplets[:, ::2])
     assert model.prior is not None
     assert scores.geometry is not None
     assert scores.log_selected is not None
@@ -263,18 +268,14 @@ def test_with_known_labels_only_predicates_compete() -> None:
 def test_labels_that_stand_are_scored_by_the_joint_distribution() -> None:
     """A detector's labels may be wrong, and how likely they are counts; unlike true ones."""
     model, found = model_of("evidence", **EXPONENTS), detections(4)
-    scene = Scene(
-        "a.jpg", Path("a.jpg"), (100.0, 60.0), found.boxes, np.array([2, 0, 3, 1]), np.zeros((0, 3), np.int64)
-    )
-    labels = np.array([1, 1, 0, 2])
-    scores = model.pairs_of(found)
+    scores = pairs_of(model, found)
     assert model.prior is not None
     assert scores.geometry is not None
     assert scores.log_selected is not None
     assert scores.log_boxes is not None
-    joint = grown(scores)
-    for given, known in ((labels, labels), (None, scene.labels)):
-        predicted = model.predictions(scene, scores, parts=Parts(relabel=False), labels=given)
+    joint = with_geometry(scores)
+    for known in (np.array([1, 1, 0, 2]), np.array([2, 0, 3, 1])):
+        predicted = rank_with(model, found, scores, known, terms=ScoreTerms(relabel=False))
         expected = {}
         for at, (a, b) in enumerate(scores.pairs.tolist()):
             rest = 1.3 * float(scores.log_selected[at]) + 0.4 * float(scores.log_boxes[at])
@@ -285,7 +286,7 @@ def test_labels_that_stand_are_scored_by_the_joint_distribution() -> None:
         order = sorted(expected, key=lambda key: -expected[key])
         assert [(*pair, *t) for pair, t in zip(predicted.pairs, predicted.triplets, strict=True)] == order
         assert predicted.scores.tolist() == pytest.approx([expected[key] for key in order], abs=1e-4)
-        one = model.predictions(scene, scores, 1, parts=Parts(relabel=False), labels=given)
+        one = rank_with(model, found, scores, known, k=1, terms=ScoreTerms(relabel=False))
         assert len(one) == 12
 
 
@@ -294,15 +295,6 @@ def test_without_dedup_repeats_cost_nothing() -> None:
     dear, plain = model_of("evidence", **ALL_BOXES, **repeat), model_of("evidence", **ALL_BOXES)
     found = detections(4)
     found = replace(found, boxes=found.boxes[[0, 0, 1, 2]], labels=found.labels[[0, 0, 1, 2]])
-    scores = plain.pairs_of(found)
-    assert same(dear.rank(scores, parts=Parts(dedup=False)), plain.rank(scores))
-    assert not same(dear.rank(scores), plain.rank(scores))
-    off = dear.predict(None, found, k=None, top=50, parts=Parts(dedup=False))
+    off = dear.predict(None, found, k=None, top=50, terms=ScoreTerms(dedup=False))
     assert same(off, plain.predict(None, found, k=None, top=50))
     assert not same(off, dear.predict(None, found, k=None, top=50))
-
-
-@pytest.mark.parametrize("parts", [Parts(relabel=False), Parts(labels=True)], ids=["relabel", "labels"])
-def test_fixed_labels_are_for_evaluation_alone(parts: Parts) -> None:
-    with pytest.raises(PolyadicError, match=r"predict: fixed labels .* are for evaluation; ask with query"):
-        model_of("evidence").predict(None, detections(3), parts=parts)

@@ -4,17 +4,16 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import ALL_BOXES, agree, detections, entries, model_of, photo
+from model_cases import ALL_BOXES, agree, detections, entries, model_of, pairs_of, photo, prepared
 from torch import Tensor
 
-from polyadic.boxes import NUMBERS, box_place, ordered_pairs, pair_numbers
+from polyadic.boxes import CONTEXT, box_place, context_features, ordered_pairs
 from polyadic.config.schema import Config
 from polyadic.model import box_prior as neighbours
-from polyadic.model import scoring as predicting
-from polyadic.model.box_prior import Neighbours
+from polyadic.model import relation_model, scoring
+from polyadic.model.box_prior import LabelContext
 from polyadic.model.features import pool_boxes
-from polyadic.model.scoring import Parts
-from polyadic.structures.images import open_photo
+from polyadic.model.scoring import ScoreTerms
 from polyadic.structures.vocabulary import PolyadicError
 
 LABELS: dict[str, Any] = {
@@ -27,10 +26,10 @@ LABELS: dict[str, Any] = {
 }
 
 
-def neighbours_of(classes: int = 5, noise: float = 0.3) -> Neighbours:
+def neighbours_of(classes: int = 5, noise: float = 0.3) -> LabelContext:
     torch.manual_seed(0)
-    found = Neighbours(classes, hidden=8, embedding=3, noise=noise).double().eval()
-    found.fit_scale(torch.randn(30, NUMBERS, dtype=torch.float64) * 2 + 1, torch.tensor([0, 0, 1, 4]))
+    found = LabelContext(classes, hidden=8, embedding=3, noise=noise).double().eval()
+    found.fit_scale(torch.randn(30, CONTEXT, dtype=torch.float64) * 2 + 1, torch.tensor([0, 0, 1, 4]))
     return found
 
 
@@ -40,14 +39,14 @@ def some_boxes(n: int, seed: int = 0) -> Tensor:
     return corners.flatten(1) * torch.tensor([200.0, 100, 200, 100])
 
 
-def told_slowly(net: Neighbours, boxes: Tensor, frames: Tensor, labels: Tensor) -> list[Tensor]:
+def told_slowly(net: LabelContext, boxes: Tensor, frames: Tensor, labels: Tensor) -> list[Tensor]:
     """A box after the other, with the messages of all others in a list."""
     found = []
     for at in range(len(boxes)):
         messages = []
         for other in range(len(boxes)):
             if other != at:
-                numbers = pair_numbers(boxes, frames, torch.tensor([[at, other]]))[0]
+                numbers = context_features(boxes, frames, torch.tensor([[at, other]]))[0]
                 given = torch.cat([net.embedding.weight @ labels[other], (numbers - net.mean) / net.scale])
                 messages.append(net.message(given))
         place = net.place(box_place(boxes[at : at + 1], frames[:1]))[0]
@@ -61,13 +60,13 @@ def test_each_box_hears_all_others_and_not_itself() -> None:
     net, boxes = neighbours_of(), some_boxes(4)
     frames, labels = torch.tensor([[200.0, 100]]).double().expand(4, 2), torch.rand(4, 5).double().softmax(-1)
     pairs = ordered_pairs(4)
-    told, alone = net(box_place(boxes, frames), pair_numbers(boxes, frames, pairs), pairs, labels)
+    told, alone = net(box_place(boxes, frames), context_features(boxes, frames, pairs), pairs, labels)
     for at, expected in enumerate(told_slowly(net, boxes, frames, labels)):
         torch.testing.assert_close(told[at], expected)
         torch.testing.assert_close(alone[at], net.alone(box_place(boxes, frames))[at])
     other = labels.clone()
     other[2] = other[2].flip(0)
-    changed, _ = net(box_place(boxes, frames), pair_numbers(boxes, frames, pairs), pairs, other)
+    changed, _ = net(box_place(boxes, frames), context_features(boxes, frames, pairs), pairs, other)
     assert torch.equal(changed[2], told[2])
     assert not torch.isclose(changed[[0, 1, 3]], told[[0, 1, 3]]).all(-1).any()
 
@@ -83,7 +82,7 @@ def test_what_they_say_multiplies_what_pixels_say(exponent: float, monkeypatch: 
         product = logs[at].exp() * (told.softmax(-1) / alone) ** exponent
         torch.testing.assert_close(found[at].exp(), product / product.sum())
     for few in (1, 2, 5):  # messages at once
-        monkeypatch.setattr(neighbours, "_AT_ONCE", few)
+        monkeypatch.setattr(neighbours, "_MESSAGES", few)
         torch.testing.assert_close(net.refine(logs, boxes, frames, exponent), found)
     assert torch.equal(net.refine(logs[:1], boxes[:1], frames[:1], exponent), logs[:1]), "there is nobody else"
 
@@ -92,7 +91,7 @@ def test_what_they_say_multiplies_what_pixels_say(exponent: float, monkeypatch: 
 def test_labels_are_made_wrong_in_training_alone() -> None:
     net, boxes, pairs = neighbours_of(), some_boxes(4), ordered_pairs(4)
     frames, labels = torch.tensor([[200.0, 100]]).double().expand(4, 2), torch.tensor([3, 1, 0, 2])
-    x = (box_place(boxes, frames), pair_numbers(boxes, frames, pairs), pairs)
+    x = (box_place(boxes, frames), context_features(boxes, frames, pairs), pairs)
     told, alone = net(*x, torch.eye(5, dtype=torch.float64)[labels])
     rows = torch.arange(4)
     expected = -told.log_softmax(-1)[rows, labels].mean() - alone.log_softmax(-1)[rows, labels].mean()
@@ -109,12 +108,12 @@ def test_labels_are_made_wrong_in_training_alone() -> None:
 def test_it_learns_who_goes_with_whom() -> None:
     """Two boxes a picture: the label of one is the other's plus 1, wherever they lie; alone it could be any."""
     torch.manual_seed(0)
-    net = Neighbours(4, hidden=24, dropout=0.0, embedding=6, noise=0.1)
+    net = LabelContext(4, hidden=24, dropout=0.0, embedding=6, noise=0.1)
     pairs = torch.cat([ordered_pairs(2) + 2 * at for at in range(60)])
     first = torch.arange(60) % 2 * 2
     labels = torch.stack([first, first + 1], 1).flatten()
     boxes, frames = some_boxes(120).float(), torch.tensor([[200.0, 100]]).expand(120, 2)
-    numbers = torch.cat([pair_numbers(boxes[i : i + 2], frames[:2], ordered_pairs(2)) for i in range(0, 120, 2)])
+    numbers = torch.cat([context_features(boxes[i : i + 2], frames[:2], ordered_pairs(2)) for i in range(0, 120, 2)])
     net.fit_scale(numbers, labels)
     optimiser = torch.optim.Adam(net.parameters(), 0.005)
     for _ in range(150):
@@ -133,16 +132,16 @@ def test_it_learns_who_goes_with_whom() -> None:
 def test_a_head_of_labels_is_scored_with_what_neighbours_say() -> None:
     model, given = model_of("pixels", **LABELS), detections(5)
     assert model.neighbours is not None
-    scores, boxes = model.pairs_of(given, photo()), torch.from_numpy(given.boxes).float()
+    scores, boxes = pairs_of(model, given, photo()), torch.from_numpy(given.boxes).float()
     model.stages = ("triplets",)  # the boxes' stage is still to come: pixels alone
-    pixels = model.pairs_of(given, photo()).cp.subject[:, 0].log_softmax(-1)
+    pixels = pairs_of(model, given, photo()).cp.subject[:, 0].log_softmax(-1)
     first = {int(s): at for at, (s, _) in reversed(list(enumerate(scores.pairs.tolist())))}
     logs = torch.stack([pixels[first[s]] for s in range(5)])
     expected = model.neighbours.refine(logs, boxes, torch.tensor([[100.0, 60]]).expand(5, 2), 0.6).detach()
     torch.testing.assert_close(scores.cp.subject[:, 0], expected[scores.pairs[:, 0]])
     torch.testing.assert_close(scores.cp.object[:, 0], expected[scores.pairs[:, 1]])
     assert not torch.allclose(expected, logs, atol=1e-3)
-    deaf = model_of("pixels", **{**LABELS, "neighbours.exponent": 0.0}).pairs_of(given, photo())
+    deaf = pairs_of(model_of("pixels", **{**LABELS, "neighbours.exponent": 0.0}), given, photo())
     torch.testing.assert_close(deaf.cp.subject[:, 0], logs[scores.pairs[:, 0]])
 
 
@@ -151,8 +150,8 @@ def test_images_together_or_block_by_block_hear_their_own_neighbours(monkeypatch
     given, pictures = [detections(n, seed=n) for n in (4, 2, 6)], [photo(seed) for seed in range(3)]
     alone = [model.predict(picture, each, k=None, top=50) for picture, each in zip(pictures, given, strict=True)]
     together = model.predict_many(pictures, given, k=None, top=50)
-    monkeypatch.setattr(predicting, "BLOCK", 7)
-    monkeypatch.setattr(predicting, "KEPT", 0)
+    monkeypatch.setattr(scoring, "BLOCK", 7)
+    monkeypatch.setattr(scoring, "KEPT", 0)
     blocks = [model.predict(picture, each, k=None, top=50) for picture, each in zip(pictures, given, strict=True)]
     for found in (together, blocks):
         for a, b in zip(alone, found, strict=True):
@@ -161,11 +160,11 @@ def test_images_together_or_block_by_block_hear_their_own_neighbours(monkeypatch
 
 def test_labels_alone_say_nothing_of_predicates() -> None:
     model, given = model_of("pixels", **{**LABELS, "ranking.prior": 0.0}), detections(3)
-    with pytest.raises(PolyadicError, match="every predicate is as good as another"):
-        model.predict(photo(), given, parts=Parts(geometry=False))
-    with pytest.raises(PolyadicError, match="every predicate is as good as another"):
-        model.rank(model.pairs_of(given, photo()), parts=Parts(geometry=False))
-    assert len(model.predict(photo(), given, parts=Parts(geometry=False, prior_exponent=1.0)))
+    with pytest.raises(PolyadicError, match="every predicate scores the same"):
+        model.predict(photo(), given, terms=ScoreTerms(geometry=False))
+    with pytest.raises(PolyadicError, match="every predicate scores the same"):
+        prepared(model, given, photo()).rank(terms=ScoreTerms(geometry=False))
+    assert len(model.predict(photo(), given, terms=ScoreTerms(geometry=False, prior_exponent=1.0)))
 
 
 def test_the_boxes_around_pairs_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +175,8 @@ def test_the_boxes_around_pairs_are_not_looked_at(monkeypatch: pytest.MonkeyPatc
         pooled.append(len(boxes))
         return pool(backbone, maps, boxes, *more)
 
-    monkeypatch.setattr(predicting, "pool_boxes", watched)
+    for module in (scoring, relation_model):
+        monkeypatch.setattr(module, "pool_boxes", watched)
     model.predict(photo(), detections(5))
     assert pooled == [5]
 
@@ -202,11 +202,11 @@ def test_a_head_of_labels_needs_what_it_leaves_to_others(values: dict[str, Any],
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_labels_and_neighbours_work_in_half_precision(precision: str) -> None:
     model, given = model_of("pixels", **LABELS, precision=precision), detections(5)
-    exact = model_of("pixels", **LABELS).pairs_of(given, photo())
-    found = model.pairs_of(given, photo())
+    exact = pairs_of(model_of("pixels", **LABELS), given, photo())
+    found = pairs_of(model, given, photo())
     assert found.cp.subject.dtype == torch.float32
     torch.testing.assert_close(found.cp.subject, exact.cp.subject, rtol=0.05, atol=0.1)
-    inputs = predicting.inputs_of(model, predicting.look(model, [open_photo(photo())], [given])[0], slice(None))
+    inputs = prepared(model, given, photo()).inputs_of(slice(None))
     loss = model.label_nll(inputs, torch.from_numpy(given.labels))
     loss.backward()
     assert loss.isfinite()

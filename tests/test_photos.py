@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from model_cases import detections, model_of, photo
@@ -14,8 +15,8 @@ from model_cases import detections, model_of, photo
 from polyadic.experiments import photos
 from polyadic.experiments.photos import Item, Question, find_photos, match_detections, predict_photos
 from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ScoredPairs
 from polyadic.progress import Interrupted, interruptible, request_stop
-from polyadic.ranking.relations import Answers, Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
@@ -50,13 +51,13 @@ def items_of(folder: Path, boxes: Sequence[int]) -> list[Item]:
 
 def spy_on_batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
-    predict = RelationModel.predict_many
+    predict = RelationModel.score_many
 
-    def spy(self: RelationModel, images: Sequence[Any], *rest: Any, **more: Any) -> list[Ranking]:
+    def spy(self: RelationModel, images: Sequence[Any], *rest: Any, **more: Any) -> list[ScoredPairs]:
         sizes.append(len(images))
         return predict(self, images, *rest, **more)
 
-    monkeypatch.setattr(RelationModel, "predict_many", spy)
+    monkeypatch.setattr(RelationModel, "score_many", spy)
     return sizes
 
 
@@ -136,7 +137,7 @@ def test_photos_come_in_order_and_as_each_alone(tmp_path: Path, sources: tuple[s
     for item, result in zip(items, results, strict=True):
         alone = model.predict(item.path, item.detections, top=7)
         assert [r.triplet for r in result.relations] == [r.triplet for r in alone]
-        torch.testing.assert_close(result.relations.log_score, alone.log_score, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(result.relations.scores, alone.scores, rtol=1e-5, atol=1e-5)
 
 
 def test_one_that_cannot_be_done_costs_the_others_nothing(tmp_path: Path) -> None:
@@ -156,14 +157,16 @@ def test_one_that_cannot_be_done_costs_the_others_nothing(tmp_path: Path) -> Non
 def test_a_photo_that_needs_too_much_memory_is_passed_over(
     tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    items, predict = items_of(tmp_path, (2, 3, 2)), RelationModel.predict_many
+    items, predict = items_of(tmp_path, (2, 3, 2)), RelationModel.score_many
 
-    def tight(self: RelationModel, images: Sequence[Any], found: Sequence[Detections], **more: Any) -> list[Ranking]:
+    def tight(
+        self: RelationModel, images: Sequence[Any], found: Sequence[Detections], **more: Any
+    ) -> list[ScoredPairs]:
         if sum(map(len, found)) > 2:
             raise kind("CUDA out of memory")
         return predict(self, images, found, **more)
 
-    monkeypatch.setattr(RelationModel, "predict_many", tight)
+    monkeypatch.setattr(RelationModel, "score_many", tight)
     results = list(predict_photos(model_of("evidence"), items, Question()))
     told = f"{items[1].name}: not enough memory"
     assert [each.problem for each in results] == [None, told, None]
@@ -178,7 +181,7 @@ def test_what_is_done_is_left_out_but_shapes_no_batches(tmp_path: Path, monkeypa
     assert sizes == [3, 1]
     assert [each.name for each in rest] == [item.name for item in items[4:]]
     for one, other in zip(rest, whole[4:], strict=True):
-        assert torch.equal(one.relations.log_score, other.relations.log_score)
+        assert np.array_equal(one.relations.scores, other.relations.scores)
 
 
 def test_crowded_photos_are_fewer_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,14 +212,12 @@ def test_a_stop_is_heard_between_batches(tmp_path: Path) -> None:
 
 
 def test_a_question_leaves_out_what_scores_low_and_asks_by_name() -> None:
-    found = model_of("evidence").predict(None, detections(4), k=None, top=50)
-    bar = float(found.log_score[9].exp()) * 0.999999
+    found = model_of("evidence").score(None, detections(4))
+    bar = found.rank(1, 20)[9].score * 0.999999
     assert len(Question(least=bar)(found)) == 10
     asked = Question(top=6, given=(("subject", "cat"), ("predicate", "by")))(found)
-    assert isinstance(asked, Answers)
     assert {each.names[:2] for each in asked} == {("cat", "by")}
     assert len(asked) == 6
     bar = asked[2].score * 0.999999
     kept = Question(top=6, least=bar, given=(("subject", "cat"), ("predicate", "by")))(found)
-    assert isinstance(kept, Answers)
-    assert kept.probability.tolist() == asked.probability.tolist()[:3]
+    assert [each.probability for each in kept] == [each.probability for each in asked][:3]

@@ -12,27 +12,27 @@ import numpy as np
 import pytest
 import torch
 from detector_cases import detector_of
-from model_cases import ALL_BOXES, EXPONENTS, NAMES, SOURCES, detections, entries, model_of, photo, same
+from model_cases import ALL_BOXES, EXPONENTS, NAMES, SOURCES, detections, entries, model_of, photo, prepared, same
 from PIL import Image
 
-from polyadic import cp as structures
 from polyadic.detectors.faster_rcnn import Detector
+from polyadic.model import backbone
 from polyadic.model import scoring as predicting
 from polyadic.model.features import PairInputs
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import PairScores, Parts
-from polyadic.ranking.relations import Ranking, named_boxes
+from polyadic.model.scoring import ScoredBlock
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo
 from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 
-def close(a: Ranking, b: Ranking) -> None:
+def close(a: Relations, b: Relations) -> None:
     assert [entry[1:] for entry in entries(a)] == [entry[1:] for entry in entries(b)]
-    torch.testing.assert_close(a.log_score, b.log_score, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(a.log_cp, b.log_cp, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(a.scores, b.scores, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(a.log_cp), np.asarray(b.log_cp), rtol=1e-4, atol=1e-4)
 
 
 def test_a_path_a_picture_an_array_and_a_tensor_are_one(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_whole_images_rank_as_the_evaluation_ranks_them() -> None:
     cases: list[dict[str, Any]] = [{}, {"ranking.repeat": 0.3}]
     for values in cases:
         model, given = model_of("evidence", **EXPONENTS, **values), detections(5, seed=1)
-        close(model.predict(None, given, k=2, top=50), model.rank(model.pairs_of(given), k=2, top=50))
+        close(model.predict(None, given, k=2, top=50), prepared(model, given).rank(k=2, top=50))
 
 
 def test_of_300_boxes_few_pairs_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,15 +75,15 @@ def test_of_300_boxes_few_pairs_are_looked_at_at_once(monkeypatch: pytest.Monkey
     boxes = np.concatenate([corner, corner + rng.uniform(5, 90, (300, 2))], 1)
     given = Detections("crowd", boxes, rng.integers(0, 4, 300), rng.uniform(0.1, 1, 300), (1000.0, 1000.0))
     seen: list[int] = []
-    score = RelationModel.score
+    score = RelationModel.score_block
 
-    def spy(self: RelationModel, inputs: PairInputs, confidences: torch.Tensor | None = None) -> PairScores:
+    def spy(self: RelationModel, inputs: PairInputs, confidences: torch.Tensor | None = None) -> ScoredBlock:
         seen.append(len(inputs.pairs))
         return score(self, inputs, confidences)
 
-    monkeypatch.setattr(RelationModel, "score", spy)
+    monkeypatch.setattr(RelationModel, "score_block", spy)
     monkeypatch.setattr(predicting, "KEPT", 0)
-    found = model.predict(None, given, top=100)
+    found = model.score(None, given).rank(1, 100)
     assert len(found) == 100
     assert sum(seen) == 300 * 299
     assert max(seen) <= predicting.BLOCK
@@ -119,29 +119,29 @@ def test_pictures_of_one_size_pass_the_backbone_together(monkeypatch: pytest.Mon
 def test_large_pictures_pass_one_by_one_on_a_cpu_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, photos, found = model_of("pixels"), [photo(seed) for seed in range(3)], [detections(3)] * 3
     expected = model.predict_many(photos, found)
-    monkeypatch.setattr(structures, "_TOGETHER", 1)
+    monkeypatch.setattr(backbone, "_PIXELS", 1)
     for each, one in zip(model.predict_many(photos, found), expected, strict=True):
         close(each, one)
-    assert structures.at_once(torch.device("cpu"), 1e6) == 1
-    assert structures.at_once(torch.device("cuda"), 1e6) > 1000
+    assert backbone.images_per_pass(torch.device("cpu"), 1e6) == 1
+    assert backbone.images_per_pass(torch.device("cuda"), 1e6) > 1000
 
 
 def test_boxes_outside_are_cut_off_and_those_quite_outside_left_out() -> None:
     model = model_of("evidence")
     boxes = np.array([[-20.0, -5, 30, 40], [50, 10, 140, 70], [200, 10, 300, 50], [20, 20, 20, 40]])
     given = Detections("a", boxes, np.array([0, 1, 2, 3]), np.full(4, 0.9), (100.0, 60.0))
-    with pytest.warns(PolyadicWarning, match="a: 2 of 4 boxes lie outside the picture or have no area"):
+    with pytest.warns(PolyadicWarning, match="a: skipped 2 of 4 boxes that lie outside the image"):
         found = model.predict(None, given)
-    assert found.detections.boxes.tolist() == [[0, 0, 30, 40], [50, 10, 100, 60]]
-    assert found.detections.labels.tolist() == [0, 1]
+    assert found.boxes.tolist() == [[0, 0, 30, 40], [50, 10, 100, 60]]
+    assert np.asarray(found.labels).tolist() == [0, 1]
 
 
 def test_boxes_in_another_frame_come_out_in_the_photos_pixels() -> None:
     model, given = model_of("pixels"), detections(3)
     small = replace(given, boxes=given.boxes / 4, size=(25.0, 15.0))
     found = model.predict(photo(), small)
-    assert found.known_origin().size == (100.0, 60.0)
-    np.testing.assert_allclose(found.detections.boxes, given.boxes)
+    assert found.size == (100.0, 60.0)
+    np.testing.assert_allclose(found.boxes, given.boxes)
     close(found, model.predict(photo(), given))
 
 
@@ -163,8 +163,8 @@ def test_of_boxes_that_overlap_too_much_the_surer_one_is_related() -> None:
     model = model_of("evidence")
     boxes = np.array([[10.0, 10, 50, 50], [10, 10, 50, 48], [60, 10, 90, 50]])
     given = Detections("a", boxes, np.array([0, 1, 2]), np.array([0.5, 0.8, 0.4]), (100.0, 60.0))
-    assert model.predict(None, given).detections.labels.tolist() == [1, 2]
-    assert len(model_of("evidence", **ALL_BOXES).predict(None, given).detections) == 3
+    assert np.asarray(model.predict(None, given).labels).tolist() == [1, 2]
+    assert len(model_of("evidence", **ALL_BOXES).predict(None, given).boxes) == 3
 
 
 @pytest.mark.parametrize("sources", SOURCES, ids="+".join)
@@ -172,7 +172,7 @@ def test_boxes_of_unknown_class_are_related_all_the_same(sources: tuple[str, ...
     model, given = model_of(*sources), detections(3)
     found = model.predict(photo(), replace(given, labels=np.array([UNKNOWN, 1, UNKNOWN])))
     assert len(found) == 6
-    assert found.log_score.isfinite().all()
+    assert np.isfinite(found.scores).all()
     assert found.to_dict()["boxes"][0]["label"] is None
     assert all(name in NAMES.objects for name in found.box_names())
 
@@ -199,7 +199,7 @@ def test_a_turned_photo_stands_upright_whichever_way_its_boxes_were_found(tmp_pa
     expected = model.predict(image, upright)
     found = model.predict(tmp_path / "turned.png", upright)
     close(found, expected)
-    assert found.known_origin().size == (100.0, 60.0)
+    assert found.size == (100.0, 60.0)
     if orientation == 3:
         return  # the sizes tell no difference
     x1, y1, x2, y2 = upright.boxes.T
@@ -207,12 +207,12 @@ def test_a_turned_photo_stands_upright_whichever_way_its_boxes_were_found(tmp_pa
     given = replace(upright, boxes=np.stack(sideways, 1), size=(60.0, 100.0))
     found = model.predict(tmp_path / "turned.png", given)
     close(found, expected)
-    np.testing.assert_allclose(found.detections.boxes, upright.boxes)
+    np.testing.assert_allclose(found.boxes, upright.boxes)
 
 
 def test_without_boxes_the_models_own_detector_finds_them() -> None:
     model, given = model_of("evidence"), detections(3)
-    with pytest.raises(PolyadicError, match="this model has no detector of its own: give detections"):
+    with pytest.raises(PolyadicError, match="this model has no detector: give detections"):
         model.predict(photo())
     seen: list[Photo] = []
 
@@ -220,7 +220,7 @@ def test_without_boxes_the_models_own_detector_finds_them() -> None:
         seen.append(each)
         return given
 
-    model.detector = detector
+    model.set_detector(detector)
     assert same(model.predict(photo()), model.predict(photo(), given))
     assert [each.size for each in seen] == [(100, 60)]
     assert "detector" not in str(list(model.state_dict()))
@@ -244,31 +244,29 @@ class Fixed(torch.nn.Module):
 def test_a_detector_that_is_a_network_stays_one_of_its_own() -> None:
     model, given = model_of("evidence"), detections(3)
     before = list(model.state_dict())
-    model.detector = fixed = Fixed(given)
+    fixed = Fixed(given)
+    model.set_detector(fixed)
     assert same(model.predict(photo()), model.predict(photo(), given))
     assert list(model.state_dict()) == before
-    model.double()
-    assert fixed.weight.dtype == torch.float64  # it goes where the model goes
-    model.detector = None
+    model.set_detector(None)
     assert model.detector is None
 
 
 def test_a_saved_model_has_the_detector_it_had_and_no_other(tmp_path: Path) -> None:
     detector = detector_of(names=NAMES)
     model, none = model_of("evidence"), model_of("evidence")
-    model.detector = detector
+    model.set_detector(detector)
     model.save(tmp_path / "m")
     loaded = RelationModel.load(tmp_path / "m")
     assert isinstance(loaded.detector, Detector)
     assert loaded.detector(photo()) == detector(photo())
     loaded.save(tmp_path / "m")  # onto itself
     assert RelationModel.load(tmp_path / "m").detector is not None
-    loaded.detector = None
-    assert loaded.detector is None
+    loaded.set_detector(None)
     none.save(tmp_path / "m")
     assert RelationModel.load(tmp_path / "m").detector is None
-    none.detector = Fixed(detections(3))
-    with pytest.warns(PolyadicWarning, match=r"Fixed is not saved with the model: set model\.detector again"):
+    none.set_detector(Fixed(detections(3)))
+    with pytest.warns(PolyadicWarning, match=r"Fixed is not saved with the model: call model\.set_detector"):
         none.save(tmp_path / "m")
     assert RelationModel.load(tmp_path / "m").detector is None
 
@@ -283,11 +281,10 @@ def test_relations_in_json_say_boxes_names_and_why() -> None:
     assert len(record["relations"]) == 4
     for each, relation in zip(record["relations"], found, strict=True):
         assert (each["subject"]["name"], each["predicate"], each["object"]["name"]) == relation.names
-        assert each["score"] == pytest.approx(math.exp(relation.log_score))
+        assert each["score"] == relation.score
         assert each["score"] == pytest.approx(math.prod(each["parts"].values()))
         s, o = each["subject"]["box"], each["object"]["box"]
         assert each["parts"]["detector"] == pytest.approx((given.scores[s] * given.scores[o]) ** 0.4)
-        assert relation.boxes is not None
         assert list(relation.boxes[0]) == record["boxes"][s]["box"]
 
 
@@ -311,15 +308,15 @@ def test_a_box_is_called_as_its_best_relation_calls_it() -> None:
     names = found.box_names()
     assert names[each["subject"]["box"]] == each["subject"]["name"]
     (other,) = {0, 1, 2} - {each["subject"]["box"], each["object"]["box"]}
-    assert names[other] == NAMES.objects[found.detections.labels[other]]
+    assert names[other] == NAMES.objects[np.asarray(found.labels)[other]]
 
 
 def test_the_best_relation_of_several_names_a_box() -> None:
     several = 0
     for seed in range(5):
         found = model_of("evidence").predict(None, detections(4, seed=seed), k=None, top=60)
-        pairs, first = found.known_origin().pairs[found.pair].tolist(), dict[int, str]()
-        for ends, (subject, _, object) in zip(pairs, found.names(), strict=True):
+        first = dict[int, str]()
+        for ends, (subject, _, object) in zip(found.pairs.tolist(), found.names(), strict=True):
             for at, word in zip(ends, (subject, object), strict=True):
                 several += first.setdefault(at, word) != word
         names = found.box_names()
@@ -329,7 +326,7 @@ def test_the_best_relation_of_several_names_a_box() -> None:
 
 def test_weak_relations_are_left_out_by_score() -> None:
     found = model_of("evidence").predict(None, detections(3), k=None, top=30)
-    bar = math.exp(found[10].log_score)
+    bar = found[10].score
     assert len(found.above(bar * 0.999999)) == 11
     assert len(found.above(0)) == 30
     assert len(found.above(1)) == 0
@@ -337,14 +334,13 @@ def test_weak_relations_are_left_out_by_score() -> None:
 
 def test_a_box_of_two_names_is_drawn_under_both() -> None:
     found = model_of("evidence").predict(None, detections(4, seed=1), k=None, top=60)
-    rows, names, pairs = named_boxes(found)
-    ends = found.known_origin().pairs[found.pair].numpy()
+    rows, names, pairs = found.named_boxes()
     assert len(set(zip(rows, names, strict=True))) == len(rows) > len(set(rows))
-    np.testing.assert_array_equal(np.array(rows)[pairs], ends)
+    np.testing.assert_array_equal(np.array(rows)[pairs], found.pairs)
     assert [(names[s], names[o]) for s, o in pairs] == [words[::2] for words in found.names()]
     none = found[:0]
-    assert named_boxes(none)[0] == [0, 1, 2, 3]
-    assert named_boxes(none)[1] == [NAMES.objects[label] for label in none.detections.labels]
+    assert none.named_boxes()[0] == [0, 1, 2, 3]
+    assert none.named_boxes()[1] == [NAMES.objects[label] for label in np.asarray(none.labels)]
 
 
 def test_relations_are_called_after_their_photo(tmp_path: Path) -> None:
@@ -375,13 +371,10 @@ def test_other_things_than_pictures_are_refused() -> None:
             model.predict(kind, detections(2))
 
 
-def test_other_things_than_detections_and_true_labels_are_refused(unchecked: None) -> None:
+def test_other_things_than_detections_are_refused(unchecked: None) -> None:
     model: Any = model_of("evidence")
-    with pytest.raises(PolyadicError, match=r"expected Detections, got list; Detections\.from_arrays makes them"):
+    with pytest.raises(PolyadicError, match=r"expected Detections, got list; build them with Detections\.from_arrays"):
         model.predict(photo(), [[1, 2, 3, 4]])
-    for parts in (Parts(labels=True), Parts(relabel=False)):
-        with pytest.raises(PolyadicError, match=r"fixed labels .* are for evaluation"):
-            model.predict(photo(), detections(2), parts=parts)
 
 
 def test_a_model_and_boxes_of_other_words_do_not_meet() -> None:

@@ -5,34 +5,45 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from model_cases import EXPONENTS, NAMES, dense, detections, grown, model_of, photo
+from model_cases import (
+    EXPONENTS,
+    NAMES,
+    dense,
+    detections,
+    entries,
+    model_of,
+    pairs_of,
+    photo,
+    prepared,
+    rows_of,
+    with_geometry,
+)
 from torch import Tensor
 
 from polyadic.cp import CPTensor
-from polyadic.model import scoring as predicting
+from polyadic.model import scoring
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import ALL, Parts
+from polyadic.model.scoring import ALL, ScoredBlock, ScoredPairs, ScoreTerms
 from polyadic.prior import TripletPrior
-from polyadic.ranking import relations as query
-from polyadic.ranking.relations import Block, Origin, Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.vocabulary import PolyadicError
 
 PAIRS = [(s, o) for s in range(4) for o in range(4) if s != o]
 
 
-def dense_parts(model: RelationModel, given: Detections, parts: Parts = ALL) -> tuple[Tensor, Tensor]:
+def dense_parts(model: RelationModel, given: Detections, parts: ScoreTerms = ALL) -> tuple[Tensor, Tensor]:
     """ψ_c · ψ_u^a and f of every pair and triplet, [B, S, P, O], from the paper's formula."""
-    scores = model.pairs_of(given, photo() if model.backbone is not None else None)
+    scores = pairs_of(model, given, photo() if model.backbone is not None else None)
     assert model.prior is not None
     assert scores.log_selected is not None
     assert scores.geometry is not None
-    joint = grown(scores) if parts.geometry else dense(scores.cp)
+    joint = with_geometry(scores) if parts.geometry else dense(scores.cp)
     total = joint.sum((1, 2, 3), keepdim=True)
     joint = joint / total
     weights = model.config.ranking
@@ -50,9 +61,9 @@ def dense_parts(model: RelationModel, given: Detections, parts: Parts = ALL) -> 
 CASES: list[tuple[str, dict[str, Any]]] = [("evidence", {}), ("evidence", EXPONENTS), ("pixels", EXPONENTS)]
 
 
-def case(source: str, values: dict[str, Any]) -> tuple[RelationModel, Detections, Ranking]:
+def case(source: str, values: dict[str, Any]) -> tuple[RelationModel, Detections, ScoredPairs]:
     model, given = model_of(source, **values), detections(4, seed=3)
-    return model, given, model.predict(photo(), given)
+    return model, given, model.score(photo(), given)
 
 
 @pytest.mark.parametrize(("source", "values"), CASES, ids=str)
@@ -122,18 +133,23 @@ def test_probabilities_of_two_unknowns_sum_to_one() -> None:
     assert sum(each.probability for each in answers) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("parts", [Parts(prior=False), Parts(geometry=False), Parts(selected=False)], ids=str)
-def test_parts_that_were_left_out_are_not_asked(parts: Parts) -> None:
+@pytest.mark.parametrize(
+    "parts", [ScoreTerms(prior=False), ScoreTerms(geometry=False), ScoreTerms(selected=False)], ids=str
+)
+def test_parts_that_were_left_out_are_not_asked(parts: ScoreTerms) -> None:
     model, given, _ = case("evidence", {})
     joint, f = dense_parts(model, given, parts)
-    found = model.predict(None, given, parts=parts)
-    answers = found.query(subject="dog", object="cup", pair=(2, 0))  # seen as dog by cup: the prior would change it
+    found = model.predict(None, given, terms=parts)
+    asked = model.score(None, given)
+    answers = asked.query(
+        subject="dog", object="cup", pair=(2, 0), terms=parts
+    )  # seen as dog by cup: the prior would change it
     at = PAIRS.index((2, 0))
     row = joint[at, 0, :, 2]
     assert answers[0].probability == pytest.approx(float(row.max() / row.sum()), rel=1e-4)
     assert answers[0].score == pytest.approx(float(f[at, 0, :, 2].max()), rel=1e-4)
     best = f.flatten(1).max(-1).values.sort(descending=True).values
-    torch.testing.assert_close(found.log_score.exp(), best, rtol=1e-4, atol=0)
+    np.testing.assert_allclose(found.f_spo, best, rtol=1e-4)
 
 
 def test_the_parts_of_an_answer_multiply_to_its_score() -> None:
@@ -151,24 +167,22 @@ def test_the_probability_of_a_triplet_is_that_given_its_pair(source: str, values
     model, given, _ = case(source, values)
     joint, _ = dense_parts(model, given)
     found = model.predict(photo(), given, k=2, top=11)
-    for relation, probability in zip(found, found.probability().tolist(), strict=True):
-        row = joint[relation.pair]
-        assert probability == pytest.approx(float(row[relation.triplet] / row.sum()), rel=1e-4)
-    assert [each["probability"] for each in found.to_dict()["relations"]] == found.probability().tolist()
+    for relation, pair in zip(found, rows_of(found), strict=True):
+        row = joint[pair]
+        assert relation.probability == pytest.approx(float(row[relation.triplet] / row.sum()), rel=1e-4)
+    assert [each["probability"] for each in found.to_dict()["relations"]] == [each.probability for each in found]
 
 
-def bare(cp: CPTensor, log_pair: Tensor, blocks: int = 100, **more: Any) -> Origin:
-    """An image of pairs whose distributions are given."""
-    n = next(n for n in range(2, 99) if n * (n - 1) >= cp.batch_shape[0])
-    pairs = torch.tensor([(s, o) for s in range(n) for o in range(n) if s != o])[: cp.batch_shape[0]]
-    boxes = detections(n)
-
-    def all_blocks() -> Iterator[Block]:
-        for at in range(0, cp.batch_shape[0], blocks):
-            rows = slice(at, at + blocks)
-            yield Block(at, cp[rows], None, log_pair[rows])
-
-    return Origin(boxes, (100.0, 60.0), pairs, all_blocks, cp.__getitem__, NAMES, **more)
+def bare(
+    cp: CPTensor, log_boxes: Tensor, blocks: int = 100, prior: TripletPrior | None = None, values: Any = None
+) -> ScoredPairs:
+    """An image of 3 boxes, 6 pairs, whose distributions are given."""
+    model = model_of("evidence", **(values or {}))
+    model.prior = prior
+    scored = prepared(model, detections(3))
+    parts = [slice(at, at + blocks) for at in range(0, 6, blocks)]
+    kept = tuple(ScoredBlock(scored.pairs[rows], cp[rows], None, log_boxes[rows]) for rows in parts)
+    return replace(scored, kept=kept)
 
 
 def random_cp(pairs: int, seed: int = 0) -> CPTensor:
@@ -180,55 +194,52 @@ def random_cp(pairs: int, seed: int = 0) -> CPTensor:
 @pytest.mark.parametrize("chunk", [1, 1 << 22])
 def test_the_prior_helps_to_choose_the_pair(seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prior so strong that it decides which pair is likeliest; and sums in chunks of pairs."""
-    monkeypatch.setattr(query, "_CHUNK", chunk)
+    monkeypatch.setattr(scoring, "_CHUNK", chunk)
     cp = random_cp(6, seed)
     triplets = torch.tensor([[0, 0, 1], [0, 1, 1], [2, 2, 3], [1, 1, 1]])
     prior = TripletPrior.from_triplets(triplets, NAMES, counts=torch.tensor([500.0, 3, 90, 70]))
-    origin = bare(cp, -torch.rand(6, dtype=torch.float64), blocks=4, prior=prior)
+    mass = -torch.rand(6, dtype=torch.float64)
+    scored = bare(cp, mass, blocks=4, prior=prior)
     cells = torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))
     joint = cp.dense() * prior.log_prob(cells).exp().view(NAMES.sizes)
-    mass = torch.cat([block.log_boxes for block in origin.blocks() if block.log_boxes is not None])
     pair = int((joint[:, 0, :, 1].sum(-1).log() + mass).argmax())
     plain = int((cp.dense()[:, 0, :, 1].sum(-1).log() + mass).argmax())
-    answers = query.answer(origin, {"subject": "dog", "object": "cat"}, None, None)
-    assert set(answers.relations.pair.tolist()) == {pair}
+    answers = scored.query(subject="dog", object="cat")
+    assert set(rows_of(answers)) == {pair}
     expected = (joint[pair, 0, :, 1] / joint[pair, 0, :, 1].sum()).sort(descending=True).values
-    torch.testing.assert_close(answers.probability, expected)
+    np.testing.assert_allclose(np.asarray(answers.probability), expected)
     assert seed != 1 or pair != plain  # in one of the cases the prior decides
-    two = query.answer(origin, {"predicate": "by"}, None, 9)
+    two = scored.query(predicate="by", top=9)
     sums = joint[:, :, 1].sum((1, 2))
-    for relation, probability in zip(two.relations, two.probability.tolist(), strict=True):
-        assert probability == pytest.approx(float(joint[relation.pair][relation.triplet] / sums[relation.pair]))
+    for relation, row in zip(two, rows_of(two), strict=True):
+        assert relation.probability == pytest.approx(float(joint[row][relation.triplet] / sums[row]))
 
 
 def test_a_weight_above_one_moves_no_score() -> None:
     """With a negative exponent the weight of a pair exceeds 1."""
     cp, log_boxes = random_cp(6), torch.tensor([-3.0, -0.1, -2.0, -4.0, -1.0, -0.5], dtype=torch.float64)
-    origin = bare(cp, log_boxes, boxes_exponent=-0.5)
-    answers = query.answer(origin, {"predicate": "on"}, None, 5)
+    answers = bare(cp, log_boxes, values={"ranking.boxes": -0.5}).query(predicate="on", top=5)
     f = cp.dense()[:, :, 0] * (-0.5 * log_boxes).exp()[:, None, None]
     expected = f.flatten().sort(descending=True).values[:5]
-    torch.testing.assert_close(answers.relations.log_score.exp(), expected)
+    np.testing.assert_allclose(answers.f_spo, expected)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4, 100])
 def test_equal_answers_are_ordered_by_pair_and_names_in_any_blocks(blocks: int) -> None:
     cp = CPTensor(*(torch.zeros(6, 2, n, dtype=torch.float64) for n in NAMES.sizes))
-    origin = bare(cp, torch.zeros(6, dtype=torch.float64), blocks)
-    found = origin.rank(2, 7)
-    assert [(r.pair, *r.triplet) for r in found] == [(at // 2, 0, 0, at % 2) for at in range(7)]
-    answers = query.answer(origin, {"predicate": "by"}, None, 20)
-    assert [(r.pair, *r.triplet) for r in answers.relations] == [
-        (at // 16, at % 16 // 4, 1, at % 4) for at in range(20)
-    ]
-    assert set(query.answer(origin, {"subject": "dog", "object": "cup"}, None, None).relations.pair.tolist()) == {0}
+    scored = bare(cp, torch.zeros(6, dtype=torch.float64), blocks)
+    found = scored.rank(2, 7)
+    assert [entry[1:] for entry in entries(found)] == [(at // 2, 0, 0, at % 2) for at in range(7)]
+    answers = scored.query(predicate="by", top=20)
+    assert [entry[1:] for entry in entries(answers)] == [(at // 16, at % 16 // 4, 1, at % 4) for at in range(20)]
+    assert set(rows_of(scored.query(subject="dog", object="cup"))) == {0}
 
 
 def test_blocks_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, whole = case("pixels", EXPONENTS)
-    monkeypatch.setattr(predicting, "BLOCK", 5)
+    monkeypatch.setattr(scoring, "BLOCK", 5)
     for kept in (0, 1 << 20):
-        monkeypatch.setattr(predicting, "KEPT", kept)
+        monkeypatch.setattr(scoring, "KEPT", kept)
         _, _, parts = case("pixels", EXPONENTS)
         asked: list[dict[str, Any]] = [{"predicate": "on"}, {"subject": "dog", "object": "bed"}, {"object": "cup"}]
         for words in asked:
@@ -236,13 +247,14 @@ def test_blocks_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert a.names == b.names
                 assert a.boxes == b.boxes
                 assert a.probability == pytest.approx(b.probability, rel=1e-5)
-        torch.testing.assert_close(parts.probability(), whole.probability(), rtol=1e-4, atol=0)
+        shares = [np.asarray(each.rank(1, 20, probability=True).probability) for each in (parts, whole)]
+        np.testing.assert_allclose(shares[0], shares[1], rtol=1e-4)
 
 
 def test_an_image_without_pairs_has_no_answers() -> None:
     model = model_of("evidence")
     for n in (0, 1):
-        found = model.predict(None, detections(n))
+        found = model.score(None, detections(n))
         assert len(found.query(predicate="on")) == len(found.query(subject="dog", object="cat")) == 0
 
 
@@ -265,12 +277,3 @@ def test_questions_that_make_no_sense_are_refused(words: dict[str, Any], says: s
     _, _, found = case("evidence", {})
     with pytest.raises(PolyadicError, match=says):
         found.query(**words)
-
-
-def test_relations_of_bare_tensors_cannot_be_asked() -> None:
-    zero = torch.zeros(1)
-    bare = Ranking(
-        torch.zeros(1, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long), zero, zero, zero, zero, zero, zero
-    )
-    with pytest.raises(PolyadicError, match=r"know no image; RelationModel\.predict gives ones that do"):
-        bare.query(predicate="on")

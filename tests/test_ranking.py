@@ -62,7 +62,7 @@ def dense_values(terms: Terms) -> Tensor:
 
 def compiled_search(terms: Terms, k: int | Tensor, top: int) -> tuple[Tensor, Tensor]:
     keys, weight = terms.keys.numpy(), terms.seen.numpy()
-    seen = kernels.by_subject(keys, weight, terms.shape[1:])
+    seen = kernels.index_by_subject(keys, weight, terms.shape[1:])
     a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
     caps = k.numpy() if isinstance(k, Tensor) else k
     value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, seen, caps, top)

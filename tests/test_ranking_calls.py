@@ -137,7 +137,7 @@ def test_names_come_with_the_answer_and_a_prior_of_other_names_is_refused() -> N
     others = Vocabulary(objects=("person", "zebra"), predicates=("ride",))
     with pytest.raises(PolyadicError, match=r"another vocabulary \(object 1 is 'horse' against 'zebra'\)"):
         rank_relations(cp, prior, vocabulary=others)
-    with pytest.raises(PolyadicError, match="no names are known"):
+    with pytest.raises(PolyadicError, match="class names are unknown"):
         rank_relations(cp, prior).names()
 
 

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import boxes_cases
 import numpy as np
 import pytest
 import torch
 from boxes_cases import SMALL, close, make, numbers_of, proposal_file, propose, scenes, slow_numbers, small
-from model_cases import dense
+from model_cases import dense, prepared
 from scipy.io import savemat
 from tiny_runs import Command
 from training_cases import Spy, tiny
@@ -45,7 +46,7 @@ from polyadic.experiments.table1 import (
 )
 from polyadic.io.records import read_detections, write_detections
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import ALL, PairScores
+from polyadic.model.scoring import ALL, ScoredPairs
 from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.detections import Detections
 from polyadic.structures.vocabulary import PolyadicError
@@ -154,25 +155,26 @@ def test_plain_rows_score_all_images_with_one_run(made: Made, seed: int) -> None
 def test_seeds_together_are_the_mean_of_their_dense_distributions(made: Made) -> None:
     models = [load(made, f"plain-seed-{seed}") for seed in (0, 1)]
     given = next(iter(BOXES.values()))
-    each = [model.pairs_of(given.take(np.arange(3))) for model in models]
-    found = mean_scores(each)
+    scored = [prepared(model, given.take(np.arange(3))) for model in models]
+    each = [block for pairs in scored for block in pairs.blocks()]
+    (found,) = mean_scores(scored).blocks()
     torch.testing.assert_close(dense(found.cp), torch.stack([dense(x.cp) for x in each]).mean(0))
     selected = [x.log_selected for x in each if x.log_selected is not None]
     assert found.log_selected is not None
     torch.testing.assert_close(found.log_selected.exp(), torch.stack(selected).exp().mean(0))
-    assert mean_scores(each[:1]) is each[0]
-    assert mean_scores([replace(x, log_selected=None) for x in each]).log_selected is None
+    assert mean_scores(scored[:1]) is scored[0]
+    untrained = [replace(x, kept=(replace(block, log_selected=None),)) for x, block in zip(scored, each, strict=True)]
+    assert next(mean_scores(untrained).blocks()).log_selected is None
 
 
 def test_rows_of_the_mean_rank_the_mean(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {half: [load(made, f"from-half-{half}-seed-{seed}") for seed in (0, 1)] for half in (0, 1)}
     first = {half: models[0] for half, models in runs.items()}
-    alone = RelationModel.pairs_of
 
-    def together(self: RelationModel, detections: Detections, image: Any = None) -> PairScores:
-        return mean_scores([alone(model, detections) for model in runs[1 - half_of(detections.image)]])
+    def together(_: RelationModel, detections: Detections) -> ScoredPairs:
+        return mean_scores([prepared(model, detections) for model in runs[1 - half_of(detections.image)]])
 
-    monkeypatch.setattr(RelationModel, "pairs_of", together)
+    monkeypatch.setattr(boxes_cases, "prepared", together)
     expected = slow_numbers([(scene, first[1 - half_of(scene.name)]) for scene in scenes("test")], BOXES)
     assert close(numbers_of(made.table, fit="cross-fitted", what=MEAN), expected)
 

@@ -21,7 +21,7 @@ from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.results import Row, read_rows, select
 from polyadic.experiments.runs import OpenRun, open_run, predict_split
 from polyadic.experiments.table4 import ALL, OURS, PAPER, TEMPERED, ablate
-from polyadic.model.scoring import Parts
+from polyadic.model.scoring import ScoreTerms
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import load_training
 
@@ -45,7 +45,9 @@ def rows(out: Path) -> list[Row]:
     return list(read_rows(out / "results" / "tiny.csv"))
 
 
-def recalls(run: OpenRun, task: str, k: int | None, parts: Parts, tops: tuple[int, ...] = (50, 100)) -> list[float]:
+def recalls(
+    run: OpenRun, task: str, k: int | None, parts: ScoreTerms, tops: tuple[int, ...] = (50, 100)
+) -> list[float]:
     """Predict the run's split and evaluate it, setting by setting."""
     protocol = get_protocol("lu2016").change(task=task, k=k, tops=tops)
     evaluator = Evaluator([protocol], len(run.data.vocabulary.predicates))
@@ -73,7 +75,7 @@ def test_there_is_one_row_per_rank_seed_parts_k_and_n(out: Path) -> None:
 def test_a_row_is_the_recall_of_its_run_with_its_parts_and_k(out: Path) -> None:
     run = open_run(out / "runs" / "rank-3-seed-5")
     assert (run.config.head.rank, run.config.seed) == (3, 5)
-    wanted = {"psi_c": Parts(False, False, False), "psi_c + selected + prior": Parts(True, True, False)}
+    wanted = {"psi_c": ScoreTerms(False, False, False), "psi_c + selected + prior": ScoreTerms(True, True, False)}
     for name, parts in wanted.items():
         for word in ("free", "1"):
             mine = select(rows(out), rank=3, seed=5, parts=name, k=word)
@@ -255,7 +257,7 @@ def test_ours_is_scored_by_labels_and_the_box_conditioned_prior_alone(
     run = open_run(tmp_path / "out" / "ours" / "rank-1-seed-0")
     for task in TASKS:
         rows = select(read_rows(tmp_path / "out" / "table4.csv"), what=OURS, task=task, k="1")
-        parts = Parts(selected=False, prior=False, labels=task == TASKS[1])
+        parts = ScoreTerms(selected=False, prior=False, labels=task == TASKS[1])
         assert [row.recall for row in rows] == recalls(run, task, 1, parts)
 
 
@@ -281,7 +283,7 @@ def test_all_images_teach_the_second_run_and_its_k_is_that_of_the_first(
     chosen, again = ([(row.protocol, row.parts, row.k, row.used, row.N) for row in select(rows, what=x)] for x in KINDS)
     assert chosen == again
     (row,) = select(rows, what=KINDS[1], parts="psi_c + selected", k="free", N=50, task=TASKS[0])
-    assert [row.recall] == recalls(second, TASKS[0], row.used, Parts(prior=False, geometry=False), (50,))
+    assert [row.recall] == recalls(second, TASKS[0], row.used, ScoreTerms(prior=False, geometry=False), (50,))
 
 
 def test_a_head_of_labels_may_be_ablated_with_rank_1_alone(

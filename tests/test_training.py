@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
-from model_cases import true_detections
+from model_cases import prepared, rows_of, true_detections
 from torch import Tensor
 from training_cases import ALL_STAGES, STAGES, Ended, Spy, detect, finish, log_of, same, tiny, write_detections
 
@@ -19,7 +19,7 @@ from polyadic.config.schema import Config
 from polyadic.datasets.toy.world import World
 from polyadic.model.backbone import Backbone
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import Parts
+from polyadic.model.scoring import ScoreTerms
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicWarning
@@ -245,22 +245,24 @@ def test_tensorboard_has_losses_and_held_out_recalls(whole: Ended) -> None:
         assert told == [(total, pytest.approx(value)) for total, value in expected]
 
 
-def test_the_prior_that_knows_the_boxes_learns_and_counts_in_ranking(whole: Ended, tmp_path: Path) -> None:
+def test_the_box_conditioned_prior_learns_and_counts_in_ranking(whole: Ended, tmp_path: Path) -> None:
     config = tiny(**{"boxes.epochs": 12, "boxes.rate": 0.03, "triplets.epochs": 0, "selection.epochs": 0})
     run = finish(config.change(sources=("evidence",)), tmp_path / "run")
     losses = [entry["loss"] for entry in log_of(run.folder) if entry["event"] == "step" and entry["step"] == 3]
     assert losses[-1] < losses[0] - 0.5
     scene = World(0, 1).dataset("test")[0]
-    scores = whole.model.pairs_of(true_detections(scene), scene.open())
-    assert scores.geometry is not None
-    with_it, without = (whole.model.rank(scores, parts=Parts(geometry=use)) for use in (True, False))
-    grown, limit = scores.cp.product(scores.geometry), torch.tensor(0.0)
-    pair, triplet = with_it.pair[0], with_it.triplet[0]
-    assert not torch.equal(with_it.log_score, without.log_score)
-    expected = grown.log_prob(triplet.expand(len(scores.pairs), 3))[pair] + scores.log_selected[pair]
-    expected = expected + torch.minimum(grown.log_z() - scores.cp.log_z(), limit)[pair]
+    scores = prepared(whole.model, true_detections(scene), scene.open())
+    (block,) = scores.blocks()
+    assert block.geometry is not None
+    assert block.log_selected is not None
+    with_it, without = (scores.rank(terms=ScoreTerms(geometry=use)) for use in (True, False))
+    product, limit = block.cp.product(block.geometry), torch.tensor(0.0)
+    pair, triplet = rows_of(with_it)[0], torch.from_numpy(with_it.triplets[0])
+    assert not np.array_equal(with_it.scores, without.scores)
+    expected = product.log_prob(triplet.expand(len(scores), 3))[pair] + block.log_selected[pair]
+    expected = expected + torch.minimum(product.log_z() - block.cp.log_z(), limit)[pair]
     prior = whole.model.prior.log_prob(triplet[None])[0]
-    assert float(with_it.log_score[0]) == pytest.approx(float(expected + prior), abs=1e-3)
+    assert float(with_it.scores[0]) == pytest.approx(float(expected + prior), abs=1e-3)
 
 
 @pytest.fixture(scope="module")

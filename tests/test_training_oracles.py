@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 from evaluation_cases import LU, as_plain
-from model_cases import true_detections
+from model_cases import pairs_of, true_detections
 from oracles import log_probability_tensor, prior_tensor
 from PIL import Image
 from torch import Tensor, nn
 from training_cases import ALL_STAGES, Ended, detect, finish, same, tiny, write_detections
 
-from polyadic.boxes import box_place, ordered_pairs, pair_numbers
+from polyadic.boxes import box_place, context_features, ordered_pairs
 from polyadic.config.schema import Config, StageConfig
 from polyadic.cp import CPTensor
 from polyadic.datasets.toy.world import World, write
@@ -168,7 +168,7 @@ def all_pairs(scenes: Sequence[Scene]) -> list[tuple[Tensor, int, int, list[int]
         frames = torch.tensor([frame_of(scene)]).expand(len(corners), 2)
         for s, o in itertools.permutations(range(len(corners)), 2):
             predicates = [p for a, p, b in scene.relations.tolist() if (a, b) == (s, o)]
-            geometry = pair_numbers(corners, frames, torch.tensor([[s, o]]))
+            geometry = context_features(corners, frames, torch.tensor([[s, o]]))
             found.append((geometry, int(scene.labels[s]), int(scene.labels[o]), predicates))
     return found
 
@@ -212,7 +212,7 @@ def test_a_head_of_labels_learns_each_box_once_and_neighbours_learn_from_annotat
     for scene in (setup.data.annotations[at] for at in some):
         corners, labels = torch.from_numpy(scene.boxes).float(), torch.from_numpy(scene.labels)
         frames, pairs = torch.tensor([frame_of(scene)]).expand(len(corners), 2), ordered_pairs(len(corners))
-        numbers = pair_numbers(corners, frames, pairs)
+        numbers = context_features(corners, frames, pairs)
         told += float(net.nll(box_place(corners, frames), numbers, pairs, labels).detach()) * len(labels)
         at = [pairs.tolist().index([s, o]) for s, _, o in scene.relations.tolist()]
         named = torch.from_numpy(scene.relations)[:, 1]
@@ -269,7 +269,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 def best(model: RelationModel, scene: Scene, prior: Tensor, selected: bool, k: int | None) -> Relations:
     """The best triplets of each pair, at most 100, by the dense f_spo."""
-    scores: Any = model.pairs_of(true_detections(scene))
+    scores: Any = pairs_of(model, true_detections(scene))
     each = []
     for row, chosen in enumerate(scores.log_selected.tolist()):
         joint = dense(scores.cp, row).exp() * expected(scores.geometry, row)
@@ -303,7 +303,7 @@ def test_a_stage_is_judged_by_all_it_has_trained(learned: Ended, tmp_path: Path,
     assert told[True] != told[False]
     assert [judged["R@50"], judged["R@100"]] == pytest.approx(told[name == "selection"])
     for scene in held:
-        scores = model.pairs_of(true_detections(scene))
+        scores = pairs_of(model, true_detections(scene))
         for s, p, o in scene.relations.tolist():
             row = scores.pairs.tolist().index([s, o])
             losses.append(-float(dense(scores.cp, row)[scene.labels[s], p, scene.labels[o]]))

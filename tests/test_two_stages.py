@@ -194,7 +194,7 @@ def test_overlapping_detections_are_left_out_when_tested_but_not_when_trained() 
     assert len(source.boxes(scene, np.random.default_rng(0)).boxes) == 4
     model = model_of("evidence")
     ((_, scores),) = score_scenes(model, [scene], source, None)
-    np.testing.assert_allclose(scores.boxes.numpy(), boxes[1:], atol=1e-4)  # the surer of the two stays
+    np.testing.assert_allclose(scores.detections.boxes, boxes[1:], atol=1e-4)  # the surer of the two stays
 
 
 def test_hits_are_annotated_triplets_on_boxes_that_both_overlap() -> None:

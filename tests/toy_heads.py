@@ -80,7 +80,7 @@ def fit(data: list[Seen], rank: int, seed: int, steps: int = 1200) -> TripletHea
     pair = torch.cat([seen.pair[seen.rows(each.pairs)] for seen, each in zip(data, known, strict=True)])
     pairs = torch.cat([torch.from_numpy(x.pairs + start) for x, start in zip(known, offsets, strict=False)])
     target = torch.cat([torch.from_numpy(each.triplets) for each in known])
-    head = TripletHead(BOX, PAIR, VOCABULARY.sizes, rank, hidden=128, dropout=0.1)
+    head = TripletHead(BOX, PAIR, VOCABULARY.sizes, rank=rank, hidden=128, dropout=0.1)
 
     def loss(at: Tensor) -> Tensor:
         ends = box[pairs[at].flatten()]

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from polyadic.boxes import box_iou
     from polyadic.config import load_config
     from polyadic.config.schema import Config
-    from polyadic.cp import CPTensor, Mixture, SparsePrior
+    from polyadic.cp import CPTensor, Mixture
     from polyadic.datasets import load_dataset
     from polyadic.detectors import load_detector
     from polyadic.evaluation import evaluate
     from polyadic.evaluation.protocol import Protocol, get_protocol
     from polyadic.io.records import read_detections, read_relations, write_relations
     from polyadic.model.relation_model import RelationModel
-    from polyadic.prior import TripletPrior
+    from polyadic.prior import SparsePrior, TripletPrior
     from polyadic.ranking import rank_relations
     from polyadic.ranking.dedup import Dedup
     from polyadic.structures.detections import Detections
@@ -54,7 +54,7 @@ _HOME = {
     "RelationModel": "model.relation_model",
     "Relations": "structures.relations",
     "Scene": "structures.scenes",
-    "SparsePrior": "cp",
+    "SparsePrior": "prior",
     "TripletPrior": "prior",
     "Vocabulary": "structures.vocabulary",
     "box_iou": "boxes",

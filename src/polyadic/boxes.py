@@ -1,4 +1,4 @@
-"""Box arithmetic. Boxes are float xyxy pixels."""
+"""Box arithmetic: IoU, pairs, unions, masks, geometry, NMS. Boxes are float xyxy pixels."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def union_boxes(a: Float[Tensor, "*N 4"], b: Float[Tensor, "*N 4"]) -> Float[Ten
 def pair_masks(
     subject: Float[Tensor, "B 4"], object: Float[Tensor, "B 4"], frame: Float[Tensor, "B 2"], side: int
 ) -> Float[Tensor, "B 2 side side"]:
-    """Two channels per pair, 1 in the box and 0 elsewhere, the picture scaled to side x side (Network Architecture).
+    """Draw two channels per pair, 1 in the box and 0 elsewhere, scaled to side x side (Network Architecture).
 
-    A cell belongs to a box that covers its centre; a box too thin for any has the cell that holds its own centre.
+    A cell belongs to a box that covers its centre; a box too thin for any gets the cell at its own centre.
     """
     scaled = torch.stack([subject, object], 1) / frame.repeat(1, 2)[:, None] * side  # [B, 2, 4]
     low, high = scaled[..., :2], scaled[..., 2:]
@@ -55,7 +55,7 @@ PLACE = 7
 
 
 def box_place(boxes: Float[Tensor, "N 4"], frame: Float[Tensor, "N 2"]) -> Float[Tensor, "N 7"]:
-    """Size and place of a box in its picture (ours), of the order of 1: log width, height and aspect; centre, ends."""
+    """Size and place of a box in its image (ours), of the order of 1: log width, height and aspect; centre, ends."""
     size = _extent(boxes)
     share = (size / frame).log()
     centre = (boxes[:, :2] + boxes[:, 2:]) / 2 / frame
@@ -69,11 +69,11 @@ GEOMETRY = 24
 def pair_geometry(
     subject: Float[Tensor, "B 4"], object: Float[Tensor, "B 4"], frame: Float[Tensor, "B 2"]
 ) -> Float[Tensor, "B 24"]:
-    """What the boxes alone tell of a pair (ours), free of the picture's scale, of the order of 1.
+    """Geometry of a pair (ours), independent of the image's scale, of the order of 1.
 
     Both boxes in the frame of their union (8), log ratios of width and height (2), the offset in units of either box
-    (4), overlap as a share of each and of the union (3), log areas and the union's share of the picture (3), centres in
-    the picture (4).
+    (4), overlap as a share of each and of the union (3), log areas and the union's share of the image (3), centres in
+    the image (4).
     """
     around = union_boxes(subject, object)
     corner, extent = around[:, :2].repeat(1, 2), _extent(around).repeat(1, 2)
@@ -101,15 +101,15 @@ def pair_geometry(
     return torch.cat(parts, -1)
 
 
-COMPANY = 15
+RANKS = 15
 
 
-def pair_company(boxes: Float[Tensor, "N 4"], pairs: Int[Tensor, "B 2"]) -> Float[Tensor, "B 15"]:
-    """Where pairs stand among all boxes of one picture (ours): who else is as close, whatever the labels.
+def closeness_ranks(boxes: Float[Tensor, "N 4"], pairs: Int[Tensor, "B 2"]) -> Float[Tensor, "B 15"]:
+    """Rank pairs among all boxes of one image (ours): which other boxes are closer, whatever the labels.
 
     For each of three kinds of closeness (overlap, share of the other inside, distance) the share of other boxes that
     are closer to the subject than the object is, and whether there is none; then the same from the object's side (12).
-    The number of boxes (1) and the share of them that are larger than subject and object (2).
+    The log number of boxes (1) and the share of them that are larger than subject and object (2).
     """
     n, size = len(boxes), _extent(boxes)
     area, centre = size.prod(-1), (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -117,29 +117,29 @@ def pair_company(boxes: Float[Tensor, "N 4"], pairs: Int[Tensor, "B 2"]) -> Floa
     shared = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp_min(0).prod(-1)
     distance = (centre[:, None] - centre[None]).norm(dim=-1) / (area[:, None] * area[None]) ** 0.25
     s, o = pairs.unbind(-1)
-    found = []
+    columns = []
     for closeness in (box_iou(a, b), shared / area[None], -distance):
         for rows, (first, second) in ((closeness, (s, o)), (closeness.T, (o, s))):
             closer = _larger(rows.masked_fill(torch.eye(n, dtype=torch.bool, device=boxes.device), -torch.inf))
-            mine = closer[first, second]
-            found += [mine / max(n - 2, 1), (mine == 0).to(mine)]
+            count = closer[first, second]
+            columns += [count / max(n - 2, 1), (count == 0).to(count)]
     larger = _larger(area[None])[0] / max(n - 1, 1)
-    return torch.stack([*found, torch.full_like(found[0], n).log(), larger[s], larger[o]], -1)
+    return torch.stack([*columns, torch.full_like(columns[0], n).log(), larger[s], larger[o]], -1)
 
 
-NUMBERS = GEOMETRY + COMPANY
+CONTEXT = GEOMETRY + RANKS
 
 
-def pair_numbers(
+def context_features(
     boxes: Float[Tensor, "N 4"], frames: Float[Tensor, "N 2"], pairs: Int[Tensor, "B 2"]
 ) -> Float[Tensor, "B 39"]:
-    """What the boxes of one picture, all of them, tell of some pairs."""
+    """Describe some pairs among all boxes of one image: geometry and ranks of closeness."""
     s, o = pairs.unbind(-1)
-    return torch.cat([pair_geometry(boxes[s], boxes[o], frames[s]), pair_company(boxes, pairs)], -1)
+    return torch.cat([pair_geometry(boxes[s], boxes[o], frames[s]), closeness_ranks(boxes, pairs)], -1)
 
 
 def _larger(rows: Float[Tensor, "M N"]) -> Float[Tensor, "M N"]:
-    """How many of its row are larger than a number."""
+    """Count the larger numbers of the same row."""
     ordered = rows.sort(-1).values
     return (rows.shape[-1] - torch.searchsorted(ordered, rows.contiguous(), right=True)).to(rows)
 
@@ -150,9 +150,9 @@ def _extent(boxes: Tensor) -> Tensor:
 
 
 def suppress(boxes: Float[np.ndarray, "N 4"], scores: Float[np.ndarray, " N"], overlap: float) -> Int[np.ndarray, " M"]:
-    """Non-maximum suppression, classes aside: the rows that stay, in their order; an overlap of 1 keeps all.
+    """Class-agnostic non-maximum suppression: the rows that stay, in their order; an overlap of 1 keeps all.
 
-    Of two boxes whose IoU exceeds `overlap`, the less sure one goes; of equals the later one.
+    Of two boxes whose IoU exceeds `overlap`, the one of lower score is dropped; of equals the later one.
     """
     if overlap >= 1:
         return np.arange(len(boxes))

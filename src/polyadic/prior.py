@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +23,27 @@ from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 _FORMAT = "polyadic.TripletPrior/1"
 _CHUNK = 1 << 24  # numbers of [B, R, M] held at once by log_normaliser
+
+
+@runtime_checkable
+class SparsePrior(Protocol):
+    """A prior ψ_u as ranking needs it: one log-weight for all triplets but a sorted list of seen ones."""
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(S, P, O)."""
+
+    @property
+    def keys(self) -> Int[Tensor, " M"]:
+        """Seen triplets as strictly rising flat indices (s·P + p)·O + o."""
+
+    @property
+    def log_seen(self) -> Float[Tensor, " M"]:
+        """Their log-probabilities, float64."""
+
+    @property
+    def log_rest(self) -> float:
+        """The log-probability of each other triplet."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -223,7 +223,7 @@ def _run_scores(
     """Open the run, predict its split and score it."""
     from polyadic.evaluation.compare import PREDICTIONS
     from polyadic.experiments.runs import K, evaluate_run, open_run, read_detections_of
-    from polyadic.model.scoring import Parts
+    from polyadic.model.scoring import ScoreTerms
 
     for word in without:
         if word not in PARTS:
@@ -232,7 +232,7 @@ def _run_scores(
     ks: list[K] = ["free" if word == "free" else parse_k(word) for word in words]
     run = open_run(folder, split, dataset, root=root)
     boxes = None if detections is None else read_detections_of(detections, run)
-    parts = Parts(**{name: name not in without for name in PARTS})
+    parts = ScoreTerms(**{name: name not in without for name in PARTS})
     with long_job():
         scores = evaluate_run(
             run, protocols, ks, detections=boxes, parts=parts, bootstrap=bootstrap, save=save, misses=misses

@@ -282,7 +282,7 @@ def _set_detector(
     label_map = getattr(detector, "label_map", None)  # of classes that are not the vocabulary's own
     if label_map is not None:
         typer.echo(label_map.report(), err=True)
-    model.detector = detector
+    model.set_detector(detector)
 
 
 def _fingerprint(

@@ -22,7 +22,6 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign, clip_boxes_to_image, nms, remove_small_boxes
 
 from polyadic.config import DetectorConfig, load_detector_config
-from polyadic.cp import at_once
 from polyadic.detectors.weights import load_weights
 from polyadic.files import fill_model, find_model, move_model, read_vocabulary, read_weights, write_about, write_weights
 from polyadic.structures.detections import Detections
@@ -198,6 +197,11 @@ def _trainable(config: DetectorConfig, layers: int) -> dict[str, Any]:
     return {"norm_layer": FrozenBatchNorm2d, "trainable_layers": 3}
 
 
+def _per_pass(device: torch.device, pixels: float) -> int:
+    """How many images of so many pixels to pass together: on a CPU large ones are faster one by one."""
+    return max(1, int(2**18 / max(pixels, 1))) if device.type == "cpu" else 1 << 30
+
+
 class Detector(nn.Module):
     """A Faster R-CNN whose labels are the vocabulary's objects."""
 
@@ -231,7 +235,7 @@ class Detector(nn.Module):
         """
         if batch < 1:
             raise PolyadicError(f"Detector: batch must be at least 1, got {batch}")
-        batch = min(batch, at_once(self.device, self.config.side * self.config.longest))
+        batch = min(batch, _per_pass(self.device, self.config.side * self.config.longest))
         was = self.training
         self.eval()
         try:

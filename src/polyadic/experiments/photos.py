@@ -20,10 +20,11 @@ from typing import Any
 import torch
 
 from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ScoredPairs
 from polyadic.progress import track
-from polyadic.ranking.relations import Answers, Ranking
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo, path_ends
+from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
@@ -39,12 +40,10 @@ class Question:
     least: float = 0.0  # the smallest f_spo
     given: tuple[tuple[str, str], ...] = ()  # ("subject", "person"), ...
 
-    def __call__(self, relations: Ranking) -> Ranking | Answers:
-        if not self.given:
-            return relations.above(self.least)
-        answers = relations.query(**dict(self.given), top=self.top)  # type: ignore[arg-type]
-        kept = answers.relations.log_score.exp() >= self.least
-        return Answers(answers.given, answers.relations[kept], answers.probability[kept])
+    def __call__(self, scored: ScoredPairs) -> Relations:
+        if self.given:
+            return scored.query(**dict(self.given), top=self.top).above(self.least)  # type: ignore[arg-type]
+        return scored.rank(self.k, self.top, probability=True).above(self.least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +62,13 @@ class Result:
 
     name: str
     photo: Photo | None = None
-    found: Ranking | Answers | None = None
+    found: Relations | None = None
     problem: str | None = None
 
     @property
-    def relations(self) -> Ranking:
+    def relations(self) -> Relations:
         assert self.found is not None, "a photo without a problem"
-        return self.found.relations if isinstance(self.found, Answers) else self.found
+        return self.found
 
     def to_record(self) -> dict[str, Any]:
         """JSON values, under the name by which the photo was asked for."""
@@ -176,9 +175,9 @@ def predict_photos(
                 photos = [photo for row in group if not isinstance(photo := opened[row], str)]
                 boxes = [given for row in group if (given := some[row].detections) is not None]
                 try:
-                    ranked = model.predict_many(photos, boxes or None, k=question.k, top=question.top)
-                    for row, photo, relations in zip(group, photos, ranked, strict=True):
-                        results[row] = Result(some[row].name, photo, question(relations))
+                    scored = model.score_many(photos, boxes or None)
+                    for row, photo, pairs in zip(group, photos, scored, strict=True):
+                        results[row] = Result(some[row].name, photo, question(pairs))
                 except (PolyadicError, MemoryError, torch.OutOfMemoryError) as error:
                     if len(group) > 1:
                         groups += [[row] for row in group]  # find the one that fails

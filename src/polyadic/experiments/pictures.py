@@ -24,9 +24,8 @@ from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.runs import OpenRun, predict_split
 from polyadic.experiments.table1 import with_config
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import ALL, Parts
+from polyadic.model.scoring import ALL, ScoreTerms
 from polyadic.progress import track
-from polyadic.ranking.relations import Ranking, drawing, named_boxes
 from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN
 from polyadic.structures.relations import Relations
@@ -52,18 +51,10 @@ def matches(scene: Scene, predictions: Relations, protocol: Protocol) -> Bool[np
     return np.asarray(near & same)
 
 
-def as_predictions(scene: Scene, relations: Ranking) -> Relations:
-    """The relations of a scene's photo, as the evaluation takes them."""
-    origin = relations.known_origin()
-    pairs, triplets = origin.pairs[relations.pair].numpy(), relations.triplet.numpy()
-    boxes, scores = origin.detections.boxes, relations.log_score.exp().numpy()
-    return Relations(scene.name, boxes, pairs, triplets, scores, size=origin.size)
-
-
 def draw_toy(run: OpenRun, folder: Path) -> list[Path]:
     """Draw some test scenes on ground-truth boxes, hits in green, without and with the prior; then all on one sheet."""
     scenes = run.data.scenes[:SCENES]
-    settings = [(None, Parts(prior=False)), (None, Parts())]
+    settings = [(None, ScoreTerms(prior=False)), (None, ScoreTerms())]
     lists = predict_split(run.model, run.images(scenes), settings, top=TRIPLETS)
     panels = []
     for scene, *both in zip(scenes, *lists, strict=True):
@@ -91,8 +82,8 @@ def draw_detected(run: OpenRun, folder: Path) -> list[Path]:
     for scene in scenes:
         picture = scene.open()
         relations = run.model.predict(picture, boxes[scene.name], top=TRIPLETS)
-        hits = np.asarray(matches(scene, as_predictions(scene, relations), LU).any(1))
-        panels.append(render_png(drawing(relations, picture, ARROWS, WIDTH, True, hits)))
+        hits = np.asarray(matches(scene, relations, LU).any(1))
+        panels.append(render_png(relations.drawing(picture, arrows=ARROWS, width=WIDTH, hits=hits)))
     return _save(folder, scenes, panels, columns=1)
 
 
@@ -179,8 +170,8 @@ def _proposals(scene: Scene, detections: Mapping[str, Detections]) -> Detections
 def _figure(model: RelationModel, title: str, scene: Scene, given: Detections) -> tuple[Image, list[int]]:
     """The columns side by side; numbers of triplets and hits with the prior, and without."""
     photo = scene.open()
-    both = [model.predict(photo, given, k=None, top=TRIPLETS, parts=parts) for parts in (ALL, Parts(prior=False))]
-    fits = [matches(scene, as_predictions(scene, relations), LU) for relations in both]  # [M, T] each
+    both = [model.predict(photo, given, k=None, top=TRIPLETS, terms=terms) for terms in (ALL, ScoreTerms(prior=False))]
+    fits = [matches(scene, relations, LU) for relations in both]  # [M, T] each
     hits = [np.asarray(fit.any(1)) for fit in fits]
     columns = [_annotations(model.vocabulary, scene, photo, given, np.asarray(np.concatenate(fits).any(0)))]
     for relations, hit, words in zip(both, hits, (title, "without the prior"), strict=True):
@@ -205,12 +196,10 @@ def _annotations(
     return plan_column(photo, given.boxes, labels, [], title=title, width=WIDTH, frame=given.size, listed=lines)
 
 
-def _ranked(relations: Ranking, photo: Image, hits: Bool[np.ndarray, " M"], words: str) -> Drawing:
-    rows, names, pairs = named_boxes(relations)
-    origin, scores = relations.known_origin(), relations.log_score.exp().cpu().double().numpy()
-    vocabulary = relations.vocabulary
-    assert vocabulary is not None, "an origin comes with names"
-    drawn = relations_to_draw(vocabulary, pairs, relations.triplet.cpu().numpy(), scores, hits)
+def _ranked(relations: Relations, photo: Image, hits: Bool[np.ndarray, " M"], words: str) -> Drawing:
+    rows, names, pairs = relations.named_boxes()
+    assert relations.vocabulary is not None, "a model's relations have names"
+    drawn = relations_to_draw(relations.vocabulary, pairs, relations.triplets, relations.f_spo, hits)
     title = f"{words}: {int(hits.sum())} of {len(hits)} are annotated"
-    boxes = origin.detections.boxes[rows]
-    return plan_column(photo, boxes, names, drawn, title=title, arrows=ARROWS, width=WIDTH, frame=origin.size)
+    boxes = relations.boxes[rows]
+    return plan_column(photo, boxes, names, drawn, title=title, arrows=ARROWS, width=WIDTH, frame=relations.size)

@@ -24,7 +24,7 @@ from polyadic.experiments.results import FREE, RunScores
 from polyadic.files import WEIGHTS
 from polyadic.io.records import read_detections, write_relations
 from polyadic.model.relation_model import PRECISION, RelationModel
-from polyadic.model.scoring import ALL, PairScores, Parts
+from polyadic.model.scoring import ALL, ScoredPairs, ScoreTerms
 from polyadic.model.storage import pick_device
 from polyadic.progress import say
 from polyadic.structures.detections import Detections
@@ -32,12 +32,12 @@ from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import run_config, train
-from polyadic.training.examples import BoxSource, Example, load_split, load_training, pictures_of
+from polyadic.training.examples import BoxSource, load_split, load_training, pictures_of
 from polyadic.training.proposals import FOUND, detected
 from polyadic.training.region_cache import FeatureCache, Regions
 from polyadic.training.stages import score_scenes
 
-Setting = tuple[int | None, Parts]  # k triplets per pair (None: any number), and the terms of f_spo
+Setting = tuple[int | None, ScoreTerms]  # k triplets per pair (None: any number), and the terms of f_spo
 K = int | Literal["free"] | None
 AnyConfig = TypeVar("AnyConfig", Config, DetectorConfig)
 
@@ -176,10 +176,9 @@ def predict_scenes(
     for example, scores in score_scenes(
         model, images.scenes, images.boxes, images.regions, images.workers, seed, text=text
     ):
-        ranked = _rank_each(model, example, scores, settings, top)
-        if not images.boxes.true:
-            labels, confidences = example.boxes.labels, example.boxes.scores
-            ranked = {key: replace(each, labels=labels, confidences=confidences) for key, each in ranked.items()}
+        ranked = _rank_each(scores, settings, top)
+        if images.boxes.true:
+            ranked = {key: replace(each, labels=None, confidences=None) for key, each in ranked.items()}
         yield example.scene, [ranked[setting] for setting in settings]
 
 
@@ -191,9 +190,7 @@ def predict_split(
     return [[predictions[at] for predictions in per_scene] for at in range(len(settings))]
 
 
-def _rank_each(
-    model: RelationModel, example: Example, scores: PairScores, settings: Sequence[Setting], top: int
-) -> dict[Setting, Relations]:
+def _rank_each(scores: ScoredPairs, settings: Sequence[Setting], top: int) -> dict[Setting, Relations]:
     """From the largest k down: a k that no pair of the previous list exceeds changes nothing."""
     ranked: dict[Setting, Relations] = {}
     for parts in dict.fromkeys(parts for _, parts in settings):
@@ -201,7 +198,7 @@ def _rank_each(
         last: Relations | None = None
         for k in sorted(ks, key=lambda k: -(k or math.inf)):
             if last is None or (k or math.inf) < _largest_k(last):
-                last = model.predictions(example.scene, scores, k, top, parts, example.boxes.labels)
+                last = scores.rank(k, top, terms=parts)
             ranked[k, parts] = last
     return ranked
 
@@ -213,7 +210,7 @@ def _largest_k(predictions: Relations) -> int:
 
 
 def recalls_of(
-    model: RelationModel, images: Images, asked: Sequence[tuple[Protocol, Parts]], *, text: str = "predicting"
+    model: RelationModel, images: Images, asked: Sequence[tuple[Protocol, ScoreTerms]], *, text: str = "predicting"
 ) -> list[Recalls]:
     """Recall under each protocol, ranked for its k. Predictions are counted as they come, not kept."""
     evaluators = [Evaluator([protocol], len(model.vocabulary.predicates)) for protocol, _ in asked]
@@ -225,7 +222,7 @@ def recalls_of(
     return [evaluator.result() for evaluator in evaluators]
 
 
-def free_ks(model: RelationModel, images: Images, asked: Sequence[tuple[Protocol, Parts]]) -> list[int | None]:
+def free_ks(model: RelationModel, images: Images, asked: Sequence[tuple[Protocol, ScoreTerms]]) -> list[int | None]:
     """Choose k for each protocol on held-out images; unlike `choose_k`, rank again for each k."""
     swept = [(at_k(protocol, k), parts) for protocol, parts in asked for k in FREE_K]
     tables = recalls_of(model, images, swept, text="choosing k")
@@ -249,7 +246,7 @@ def evaluate_run(
     ks: Sequence[K] = (FREE,),
     *,
     detections: Mapping[str, Detections] | None = None,
-    parts: Parts = ALL,
+    parts: ScoreTerms = ALL,
     bootstrap: int = 0,
     save: Path | None = None,
     misses: bool = False,
@@ -341,7 +338,7 @@ def _own_detections(
     return tested, detected(detector, run.validation(), cache, workers) if choose_k else None
 
 
-def _parts(protocol: Protocol, parts: Parts) -> Parts:
+def _parts(protocol: Protocol, parts: ScoreTerms) -> ScoreTerms:
     """With ground-truth labels, where the task gives them."""
     return replace(parts, labels=protocol.task == "predicate-classification")
 
@@ -351,7 +348,7 @@ def _on_true_boxes(protocol: Protocol) -> bool:
 
 
 def _check_request(
-    protocols: Sequence[Protocol], parts: Parts, detections: Mapping[str, Detections] | None, save: Path | None
+    protocols: Sequence[Protocol], parts: ScoreTerms, detections: Mapping[str, Detections] | None, save: Path | None
 ) -> None:
     for protocol in protocols:
         if detections is not None and _on_true_boxes(protocol):

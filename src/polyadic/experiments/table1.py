@@ -53,7 +53,7 @@ from polyadic.experiments.runs import (
 )
 from polyadic.io.records import existing, read_detections, write_detections
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import ALL, PairScores, Parts
+from polyadic.model.scoring import ALL, ScoredPairs, ScoreTerms
 from polyadic.progress import say
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset
@@ -115,7 +115,7 @@ class Variant:
     name: str
     training: Mapping[str, Any] = field(default_factory=dict)  # config changes that need another training
     ranking: Mapping[str, Any] = field(default_factory=dict)  # config changes of ranking alone
-    parts: Parts = ALL
+    parts: ScoreTerms = ALL
 
 
 def variants(config: Config) -> list[Variant]:
@@ -123,10 +123,10 @@ def variants(config: Config) -> list[Variant]:
     true_boxes = {f"triplets.{name}": value for name, value in asdict(config.proposals).items()}
     return [
         Variant(FULL),
-        Variant("labels as detected", parts=Parts(relabel=False)),
-        Variant("no dedup", parts=Parts(dedup=False)),
-        Variant("no P(X_sel)", parts=Parts(selected=False)),
-        Variant("no prior", parts=Parts(prior=False)),
+        Variant("labels as detected", parts=ScoreTerms(relabel=False)),
+        Variant("no dedup", parts=ScoreTerms(dedup=False)),
+        Variant("no P(X_sel)", parts=ScoreTerms(selected=False)),
+        Variant("no prior", parts=ScoreTerms(prior=False)),
         Variant("prior^0.5", ranking={"ranking.prior": 0.5}),
         Variant("prior^1", ranking={"ranking.prior": 1.0}),
         Variant("confidences^1", ranking={"ranking.boxes": 1.0}),
@@ -311,7 +311,7 @@ def score(
         for variant, model, example, scores in _scored(group, source, asked):
             boxes, labels = example.boxes.boxes, example.boxes.labels
             for k in KS:
-                predictions = model.predictions(example.scene, scores, k, max(TOPS), variant.parts, labels)
+                predictions = replace(scores, model=model).rank(k, max(TOPS), terms=variant.parts)
                 evaluators[variant.name, k].update(example.scene, predictions)
                 if variant.name == FULL and k in outcomes:
                     outcomes[k].update(example.scene, predictions, boxes, labels)
@@ -348,7 +348,7 @@ def score(
 
 def _scored(
     group: _Group, source: BoxSource, asked: Sequence[Variant]
-) -> Iterator[tuple[Variant, RelationModel, Example, PairScores]]:
+) -> Iterator[tuple[Variant, RelationModel, Example, ScoredPairs]]:
     """One pass of the networks for all variants that keep the same boxes; the first model ranks."""
     rankers = {variant.name: with_config(group.models[0], variant.ranking) for variant in asked}
     for overlap in dict.fromkeys(ranker.config.ranking.nms for ranker in rankers.values()):
@@ -368,15 +368,15 @@ def with_config(model: RelationModel, changes: Mapping[str, Any]) -> RelationMod
     return model
 
 
-def mean_scores(scores: Sequence[PairScores]) -> PairScores:
+def mean_scores(scores: Sequence[ScoredPairs]) -> ScoredPairs:
     """Average models: the mean of their ψ_c is a CP tensor of all their components; likewise P(X_sel)."""
-    if len(scores) == 1:
+    if len(scores) == 1 or not len(scores[0]):
         return scores[0]
-    selected = None
-    if scores[0].log_selected is not None:
-        parts = [each.log_selected for each in scores if each.log_selected is not None]
-        selected = torch.stack(parts).logsumexp(0) - torch.tensor(float(len(parts))).log()
-    return replace(scores[0], cp=CPTensor.mean([each.cp for each in scores]), log_selected=selected)
+    blocks = [block for pairs in scores for block in pairs.blocks()]  # one per model
+    logs = [block.log_selected for block in blocks if block.log_selected is not None]
+    selected = torch.stack(logs).logsumexp(0) - torch.tensor(float(len(logs))).log() if logs else None
+    mean = replace(blocks[0], cp=CPTensor.mean([block.cp for block in blocks]), log_selected=selected)
+    return replace(scores[0], kept=(mean,))
 
 
 def protocols_of(k: int) -> list[Protocol]:

@@ -42,7 +42,7 @@ from polyadic.experiments.runs import (
 )
 from polyadic.files import WEIGHTS
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import Parts
+from polyadic.model.scoring import ScoreTerms
 from polyadic.progress import say
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
@@ -58,11 +58,11 @@ REFIT = {"validation.images": 0}  # the config change of such a run
 FEATURES = "features"
 TEMPERED = "psi_c + selected + tempered prior"
 PARTS = {
-    "psi_c": Parts(selected=False, prior=False, geometry=False),
-    "psi_c + selected": Parts(selected=True, prior=False, geometry=False),
-    "psi_c + selected + prior": Parts(selected=True, prior=True, geometry=False, prior_exponent=1.0),
-    TEMPERED: Parts(selected=True, prior=True, geometry=False),  # ours: with the config's exponent
-    "psi_c + geometry": Parts(selected=False, prior=False, geometry=True),  # ours
+    "psi_c": ScoreTerms(selected=False, prior=False, geometry=False),
+    "psi_c + selected": ScoreTerms(selected=True, prior=False, geometry=False),
+    "psi_c + selected + prior": ScoreTerms(selected=True, prior=True, geometry=False, prior_exponent=1.0),
+    TEMPERED: ScoreTerms(selected=True, prior=True, geometry=False),  # ours: with the config's exponent
+    "psi_c + geometry": ScoreTerms(selected=False, prior=False, geometry=True),  # ours
 }
 _ADDED = {
     "psi_c + selected": "w/ X_sel",
@@ -194,7 +194,7 @@ class _Setting:
     k: str  # free or 1
 
     @property
-    def asked(self) -> tuple[Protocol, Parts]:
+    def asked(self) -> tuple[Protocol, ScoreTerms]:
         return self.protocol, replace(PARTS[self.parts], labels=self.protocol.task == PREDICATES)
 
 
@@ -269,7 +269,7 @@ class _Scorer:
         return digest(polyadic.__version__, weights.st_size, weights.st_mtime_ns, *labels, *images, *more)
 
 
-def _trained(model: RelationModel, parts: Parts) -> bool:
+def _trained(model: RelationModel, parts: ScoreTerms) -> bool:
     """Tell whether the parts were trained; ψ_u is counted, and a ψ_c of labels alone says nothing of predicates."""
     has_parts = (not parts.selected or "selection" in model.stages) and (not parts.geometry or "boxes" in model.stages)
     return has_parts and (parts.geometry or not model.config.head.labels)

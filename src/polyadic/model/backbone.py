@@ -1,7 +1,7 @@
-"""A picture and boxes -> region features: frozen backbone, feature maps, RoIAlign (Network Architecture).
+"""An image and boxes -> region features: frozen backbone, feature maps, RoIAlign (Network Architecture).
 
-Any timm model that gives feature maps; weights from timm's hub, from a local file, or random. Maps of several strides
-are pooled alike and joined.
+Any timm model with feature maps; weights from timm's hub, from a local file, or random. Maps of several strides are
+pooled alike and concatenated.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ if TYPE_CHECKING:
 
 VERSION = "3"  # of the numbers that this file computes; part of a cache's key
 _REGIONS = 512  # pooled at once
-_CROPS = 16  # that pass the network at once
-_WIDER = 1.15  # a crop shows a little more than its box
+_CROPS = 16  # per pass of the network
+_MARGIN = 1.15  # a crop shows a little more than its box
+_PIXELS = 1 << 18  # per pass on a CPU: ten images of the toy world, or half a photo
 
-# what the weights were trained with, where timm's own numbers differ: (x - 127) / 128
+# the normalisation of training, where timm's own numbers differ: (x - 127) / 128
 _INPUT = {"tf_efficientnet_lite": ((127 / 255,) * 3, (128 / 255,) * 3)}
 
 
 class Backbone(nn.Module):
-    """Region features of a picture. Always in evaluation mode; its weights move in the stage [backbone] alone."""
+    """Region features of an image. Always in evaluation mode; only the stage [backbone] changes its weights."""
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, pixels: PixelsConfig, fetch: bool = True) -> None:
-        """`fetch` = False leaves the weights random: they will be loaded."""
+        """`fetch` = False leaves the weights random, to be loaded later."""
         super().__init__()
         self.pixels = pixels
         self.maps: Any
@@ -56,7 +57,7 @@ class Backbone(nn.Module):
         self.learn(False)
 
     def learn(self, mode: bool) -> None:
-        """Thaw or freeze the weights."""
+        """Unfreeze or freeze the weights."""
         self.learning = mode
         self.requires_grad_(mode)
         self.train(mode)
@@ -70,53 +71,53 @@ class Backbone(nn.Module):
         return self.mean.device
 
     def forward(
-        self, picture: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
+        self, image: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
     ) -> Float[Tensor, "K D"]:
-        """Features of boxes given in a frame of size (width, height) that the picture fills."""
-        return self.pool(self.feature_maps(picture[None]), boxes.to(self.device), frame)
+        """Features of boxes given in a frame of size (width, height) that the image fills."""
+        return self.pool(self.feature_maps(image[None]), boxes.to(self.device), frame)
 
-    def feature_maps(self, pictures: UInt8[Tensor, "I 3 H W"]) -> list[Tensor]:
-        maps: list[Tensor] = self.maps((pictures.to(self.device).float() - self.mean) / self.std)
+    def feature_maps(self, images: UInt8[Tensor, "I 3 H W"]) -> list[Tensor]:
+        maps: list[Tensor] = self.maps((images.to(self.device).float() - self.mean) / self.std)
         return maps
 
     def pool(self, maps: list[Tensor], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]) -> Float[Tensor, "K D"]:
         from torchvision.ops import roi_align
 
         size = torch.tensor([*frame, *frame], device=boxes.device, dtype=boxes.dtype)
-        found = []
+        pooled = []
         for part in boxes.split(_REGIONS):
-            each = []
+            by_map = []
             for full in maps:
                 fmap = full.float()
                 extent = torch.tensor([fmap.shape[-1], fmap.shape[-2]] * 2, device=boxes.device, dtype=boxes.dtype)
                 where = [(part / size * extent).float()]
-                each.append(roi_align(fmap, where, self.pixels.pool, sampling_ratio=2, aligned=True).flatten(1))
-            found.append(torch.cat(each, 1))
-        return torch.cat(found) if found else torch.zeros(0, self.width, device=boxes.device)
+                by_map.append(roi_align(fmap, where, self.pixels.pool, sampling_ratio=2, aligned=True).flatten(1))
+            pooled.append(torch.cat(by_map, 1))
+        return torch.cat(pooled) if pooled else torch.zeros(0, self.width, device=boxes.device)
 
     def cut(
-        self, picture: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
+        self, image: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
     ) -> Float[Tensor, "K C"]:
-        """Ours: each box cut out of the picture and seen alone, larger than RoIAlign sees it; the mean of each map."""
+        """Ours: pass each box as an image of its own, larger than RoIAlign sees it; the mean of each feature map."""
         from torchvision.ops import roi_align
 
         side = self.pixels.crops
-        height, width = picture.shape[1:]
+        height, width = image.shape[1:]
         scale = torch.tensor([width / frame[0], height / frame[1]] * 2, device=boxes.device)
         corners = boxes * scale
         middle = (corners[:, :2] + corners[:, 2:]) / 2
-        half = ((corners[:, 2:] - corners[:, :2]) * _WIDER).clamp_min(side / 16) / 2
+        half = ((corners[:, 2:] - corners[:, :2]) * _MARGIN).clamp_min(side / 16) / 2
         limit = torch.tensor([width, height], device=boxes.device).float()
         where = torch.cat([(middle - half).clamp_min(0), torch.minimum(middle + half, limit)], 1)
-        whole = picture.to(self.device).float()[None]
-        found = []
+        whole = image.to(self.device).float()[None]
+        features = []
         for part in where.to(self.device).split(_CROPS):
             crops = roi_align(whole, [part], side, sampling_ratio=2, aligned=True)
-            found.append(torch.cat([x.float().mean((2, 3)) for x in self.maps((crops - self.mean) / self.std)], 1))
-        return torch.cat(found) if found else torch.zeros(0, self.crop_width, device=self.device)
+            features.append(torch.cat([x.float().mean((2, 3)) for x in self.maps((crops - self.mean) / self.std)], 1))
+        return torch.cat(features) if features else torch.zeros(0, self.crop_width, device=self.device)
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that the features depend on, but picture and boxes."""
+        """SHA-256 of everything that the features depend on, except image and boxes."""
         shape = (
             VERSION,
             self.pixels.backbone,
@@ -133,11 +134,15 @@ class Backbone(nn.Module):
         return value.hexdigest()
 
 
-def prepare_picture(image: Image, pixels: PixelsConfig) -> UInt8[Tensor, "3 H W"]:
-    """Scaled so that the shorter side is about `side` and the longer one at most about `longest`.
+def images_per_pass(device: torch.device, pixels: float) -> int:
+    """How many images of so many pixels to pass together: on a CPU large ones are faster one by one."""
+    return max(1, int(_PIXELS / max(pixels, 1))) if device.type == "cpu" else 1 << 30
 
-    Sides are multiples of the largest stride, so that a feature map covers just the picture and boxes fall where they
-    belong.
+
+def prepare_picture(image: Image, pixels: PixelsConfig) -> UInt8[Tensor, "3 H W"]:
+    """Scale an image so that the shorter side is about `side` and the longer one at most about `longest`.
+
+    Sides are multiples of the largest stride, so that feature maps cover the image exactly.
     """
     from PIL.Image import Resampling
 
@@ -153,12 +158,12 @@ def prepare_picture(image: Image, pixels: PixelsConfig) -> UInt8[Tensor, "3 H W"
 def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], tuple[float, ...]]:
     import timm
 
-    logging.getLogger("timm.models._builder").setLevel(logging.ERROR)  # weights of the classifier are left out
+    logging.getLogger("timm.models._builder").setLevel(logging.ERROR)  # the classifier's weights are unused
     name, weights = pixels.backbone, pixels.weights
     if not timm.is_model(name.split(".")[0]):
         near = timm.list_models(f"*{name.split('.')[0][:6]}*")[:3]
-        hint = f"; near it: {', '.join(near)}" if near else ""
-        raise PolyadicError(f"pixels.backbone: timm knows no model {name!r}{hint}")
+        hint = f"; similar names: {', '.join(near)}" if near else ""
+        raise PolyadicError(f"pixels.backbone: timm has no model {name!r}{hint}")
     path = Path(weights).expanduser()
     local = fetch and weights not in ("timm", "random") and not path.is_dir()
     if local and not path.is_file():
@@ -167,7 +172,7 @@ def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], 
     indices = _indices(name, pixels.strides)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of timm and its hub, about their own affairs
+            warnings.simplefilter("ignore")  # of timm and its hub
             if local:
                 _check_complete(name, indices, path)
             maps: Any = timm.create_model(
@@ -176,9 +181,7 @@ def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], 
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         if local:
-            raise PolyadicError(
-                f"pixels.weights: {path.name} does not hold weights of {name} ({reason:.200})"
-            ) from error
+            raise PolyadicError(f"pixels.weights: {path.name} has no weights of {name} ({reason:.200})") from error
         if fetch and weights == "timm":
             raise PolyadicError(
                 f"pixels.weights: cannot get timm's weights of {name} ({reason:.120}); give a local file instead"
@@ -191,11 +194,11 @@ def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], 
 
 
 def _check_complete(name: str, indices: tuple[int, ...], path: Path) -> None:
-    """Refuse a file that leaves a weight random: timm would say nothing. NaN in its place shows what it reaches."""
+    """Refuse a file that leaves a weight random, which timm accepts silently; NaN marks the weights it reaches."""
     import timm
 
-    held = timm.models.load_state_dict(str(path))
-    marks = {key: torch.full((), torch.nan).expand(x.shape) for key, x in held.items() if x.is_floating_point()}
+    stored = timm.models.load_state_dict(str(path))
+    marks = {key: torch.full((), torch.nan).expand(x.shape) for key, x in stored.items() if x.is_floating_point()}
     if not marks:
         raise ValueError("no weights at all")
     net: Any = timm.create_model(
@@ -215,26 +218,24 @@ def _from_model(folder: Path, name: str, like: nn.Module) -> dict[str, Tensor]:
     """The backbone of a saved model or of a run."""
     from safetensors import SafetensorError, safe_open
 
-    path = next(
-        (each for each in (folder / "model.safetensors", folder / "model" / "model.safetensors") if each.is_file()),
-        None,
-    )
+    places = folder / "model.safetensors", folder / "model" / "model.safetensors"
+    path = next((place for place in places if place.is_file()), None)
     if path is None:
-        raise PolyadicError(f"pixels.weights: {folder} holds no saved model")
+        raise PolyadicError(f"pixels.weights: {folder} has no saved model")
     try:
         with safe_open(path, framework="pt") as file:
             keys = [key for key in file.keys() if key.startswith("backbone.")]  # noqa: SIM118
-            found = {key.removeprefix("backbone."): file.get_tensor(key) for key in keys}
+            weights = {key.removeprefix("backbone."): file.get_tensor(key) for key in keys}
     except (SafetensorError, OSError) as error:
-        raise PolyadicError(f"pixels.weights: {path} cannot be read: it is damaged or cut off ({error})") from error
+        raise PolyadicError(f"pixels.weights: {path} is corrupt ({error})") from error
     shapes = {key: x.shape for key, x in like.state_dict().items()}
-    if shapes != {key: x.shape for key, x in found.items()}:
+    if shapes != {key: x.shape for key, x in weights.items()}:
         raise PolyadicError(f"pixels.weights: the backbone of {folder} is not {name} with these strides")
-    return found
+    return weights
 
 
 def _indices(name: str, strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Which of the model's feature maps have these strides: the last of each."""
+    """Indices of the feature maps with these strides: the last of each."""
     import timm
 
     try:

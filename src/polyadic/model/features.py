@@ -1,7 +1,7 @@
-"""Pictures, boxes and a detector's word -> features of subject, object and pair (Network Architecture).
+"""Images, boxes and detector evidence -> features of subject, object and pair (Network Architecture).
 
 Two sources, alone or together: pixels (frozen backbone, RoIAlign, pair mask) and detector evidence (labels, scores,
-geometry), which needs no picture.
+geometry), which needs no image.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from polyadic.boxes import GEOMETRY, PLACE, box_iou, box_place, pair_geometry, p
 from polyadic.config.schema import Config, EvidenceConfig
 from polyadic.model.backbone import Backbone
 
-BOX, PAIR = 11, GEOMETRY + 6  # numbers per box and per pair
+BOX, PAIR = 11, GEOMETRY + 6  # columns of evidence per box and per pair
 
 
 def box_evidence(
     boxes: Float[Tensor, "N 4"], labels: Int[Tensor, " N"], scores: Float[Tensor, " N"], frame: Float[Tensor, " 2"]
 ) -> tuple[Int[Tensor, "N 2"], Float[Tensor, "N 11"]]:
-    """Per box: its label and the label of the best box in the same place that says otherwise (-1: none); numbers.
+    """Describe each box: its label, the label of its best rival (-1: none), and 11 numbers.
 
-    The numbers: score and its logit, that other label's overlap and score, overlap with a surer box of the same label,
-    how many boxes there are, and of the same label, log area, log aspect, centre.
+    The rival is the best box in the same place with another label. The numbers: score and its logit, the rival's
+    overlap and score, overlap with a higher-scored box of the same label, log number of boxes and of those of the same
+    label, log area, log aspect, centre.
     """
     n = len(boxes)
     if n == 0:
         return labels.new_zeros(0, 2), boxes.new_zeros(0, BOX)
     overlap = box_iou(boxes[:, None], boxes[None]).fill_diagonal_(0)
     same = labels[:, None] == labels[None]
-    rival = (overlap * ~same * (overlap > 0.5)) * (0.5 + scores[None])  # the more it overlaps, and the surer
+    rival = (overlap * ~same * (overlap > 0.5)) * (0.5 + scores[None])  # by overlap and score
     best, at = rival.max(1)
     other = torch.where(best > 0, labels[at], -1)
-    surer = scores[None] > scores[:, None]
+    higher = scores[None] > scores[:, None]
     size = (boxes[:, 2:] - boxes[:, :2]).clamp_min(1)
     centre = (boxes[:, :2] + boxes[:, 2:]) / 2 / frame
     columns = [
@@ -46,7 +47,7 @@ def box_evidence(
         scores.clamp(1e-3, 1 - 1e-3).logit() / 3,
         overlap.gather(1, at[:, None])[:, 0] * (best > 0),
         scores[at] * (best > 0),
-        (overlap * same * surer).amax(1),
+        (overlap * same * higher).amax(1),
         torch.full_like(scores, n).log(),
         same.sum(1).to(scores).log(),
         (size.prod(-1) / frame.prod()).log(),
@@ -60,7 +61,7 @@ def box_evidence(
 def pair_evidence(
     boxes: Float[Tensor, "N 4"], labels: Int[Tensor, " N"], pairs: Int[Tensor, "B 2"], frame: Float[Tensor, " 2"]
 ) -> Float[Tensor, "B 30"]:
-    """Geometry, and how the two stand among the other boxes: distance, neighbourhood, nearer ones of the same label."""
+    """Describe each pair: geometry, distance, and how many other boxes are nearer, of any and of the same label."""
     s, o = pairs.unbind(-1)
     geometry = pair_geometry(boxes[s], boxes[o], frame.expand(len(pairs), 2))
     centre = (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -75,11 +76,11 @@ def pair_evidence(
     return torch.cat([geometry, torch.stack(columns, 1)], 1)
 
 
-# Usual value and spread of each number. Fixed, not learned: true boxes all have the score 1, from which the spread of a
-# detector's scores cannot be told.
+# Typical value and spread of each number. Fixed, not fitted: true boxes all have the score 1, which says nothing about
+# the spread of a detector's scores.
 _BOX_COLUMNS = [
     *[(0.8, 0.3), (0.5, 0.8)],  # score, logit
-    *[(0.2, 0.3), (0.2, 0.3), (0.1, 0.3)],  # rival's overlap and score, overlap with a surer one
+    *[(0.2, 0.3), (0.2, 0.3), (0.1, 0.3)],  # rival's overlap and score, overlap with a higher-scored one
     *[(2.0, 0.7), (0.5, 0.7)],  # log numbers of boxes
     *[(-3.0, 1.5), (0.0, 0.7), (0.5, 0.3), (0.5, 0.3)],  # log area, log aspect, centre
 ]
@@ -90,13 +91,13 @@ _PAIR_COLUMNS = [
     *[(-3.0, 1.5), (-3.0, 1.5), (0.4, 0.3)],  # areas
     *[(0.5, 0.3)] * 4,  # centres
     *[(0.3, 0.2), (-1.5, 0.8)],  # distance, its log
-    *[(1.0, 0.7)] * 2,  # neighbourhood
-    *[(0.5, 0.7)] * 2,  # nearer ones of the label
+    *[(1.0, 0.7)] * 2,  # boxes that are nearer
+    *[(0.5, 0.7)] * 2,  # and of the same label
 ]
 
 
 class EvidenceFeature(nn.Module):
-    """Embedded labels and numbers: features of boxes and of pairs."""
+    """Embed labels and evidence: features of boxes and of pairs."""
 
     box_scale: Tensor
     pair_scale: Tensor
@@ -115,33 +116,32 @@ class EvidenceFeature(nn.Module):
     def forward(
         self,
         labels: Int[Tensor, "N 2"],
-        box_numbers: Float[Tensor, "N 11"],
-        pair_numbers: Float[Tensor, "B 30"],
+        box_evidence: Float[Tensor, "N 11"],
+        pair_evidence: Float[Tensor, "B 30"],
         pairs: Int[Tensor, "B 2"],
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:
-        own, rival = labels.unbind(-1)  # -1: unknown, none
-        rest = torch.cat([self.rival(rival + 1), (box_numbers - self.box_scale[0]) / self.box_scale[1]], -1)
-        subject, object = (torch.cat([_named(table, own), rest], -1) for table in (self.subject, self.object))
+        label, rival = labels.unbind(-1)  # -1: unknown, none
+        rest = torch.cat([self.rival(rival + 1), (box_evidence - self.box_scale[0]) / self.box_scale[1]], -1)
+        subject, object = (torch.cat([_embed(table, label), rest], -1) for table in (self.subject, self.object))
         s, o = pairs.unbind(-1)
-        pair = torch.cat(
-            [subject[s], object[o], self.geometry((pair_numbers - self.pair_scale[0]) / self.pair_scale[1])], -1
-        )
+        geometry = self.geometry((pair_evidence - self.pair_scale[0]) / self.pair_scale[1])
+        pair = torch.cat([subject[s], object[o], geometry], -1)
         return subject, object, pair
 
 
-def _named(table: nn.Embedding, labels: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
-    """The row of each label; an unknown one is the mean of all, as training never shows one."""
+def _embed(table: nn.Embedding, labels: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
+    """Look up each label; an unknown one is the mean of all, because training never shows one."""
     known: Tensor = table(labels + 1)
     return torch.where(labels[:, None] >= 0, known, table.weight[1:].mean(0)) if (labels < 0).any() else known
 
 
 class SpatialFeature(nn.Module):
-    """2 x 64 x 64 -> two convolutions -> fully connected -> 512; kernels and channels are ours."""
+    """Pair mask 2 x 64 x 64 -> two convolutions -> fully connected -> 512; kernels and channels are ours."""
 
     def __init__(self, side: int = 64, width: int = 512) -> None:
         super().__init__()
         border = (-side % 8 + 1) // 2
-        # the first takes a mask of two boxes apart into patches: much cheaper on a CPU than small strides
+        # the first convolution cuts the mask into patches: much cheaper on a CPU than small strides
         self.convolutions = nn.Sequential(
             nn.Conv2d(2, 32, 8, stride=8, padding=border),
             nn.ReLU(),
@@ -157,7 +157,7 @@ class SpatialFeature(nn.Module):
 
 
 class Reduction(nn.Module):
-    """Principal components of region features, each of unit variance on average (ours); fitted once, then frozen."""
+    """Project region features on principal components of unit average variance (ours); fitted once, then frozen."""
 
     mean: Tensor
     basis: Tensor
@@ -183,7 +183,7 @@ class Reduction(nn.Module):
 
 
 class Numbers(nn.Module):
-    """A few numbers beside many features (ours): themselves and a layer of them, so that dropout leaves some."""
+    """Concatenate a few numbers with one layer on them (ours), so that dropout does not erase them all."""
 
     def __init__(self, count: int, hidden: int) -> None:
         super().__init__()
@@ -196,27 +196,33 @@ class Numbers(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class PairInputs:
-    """What the network sees of some pairs of one image or, joined, of several."""
+    """The network's input for some pairs of one image or, joined, of several."""
 
     pairs: Int[Tensor, "B 2"]  # (subject, object), rows of boxes
     boxes: Float[Tensor, "N 4"]
-    frames: Float[Tensor, "N 2"]  # width and height of each box's picture
+    frames: Float[Tensor, "N 2"]  # width and height of each box's image
     regions: Float[Tensor, "N D"] | None = None  # pooled features of the boxes, and of their crops
-    unions: Float[Tensor, "B E"] | None = None  # of the box around both
+    unions: Float[Tensor, "B E"] | None = None  # pooled features of the union box
     labels: Int[Tensor, "N 2"] | None = None  # evidence: the label and its rival, -1 for none
-    box_numbers: Float[Tensor, "N 11"] | None = None
-    pair_numbers: Float[Tensor, "B 30"] | None = None
-    around: Float[Tensor, "B 39"] | None = None  # how a pair stands among all boxes of its picture
-    log_labels: Float[Tensor, "N X"] | None = None  # of the boxes, where the others of the picture have been heard
+    box_evidence: Float[Tensor, "N 11"] | None = None
+    pair_evidence: Float[Tensor, "B 30"] | None = None
+    context: Float[Tensor, "B 39"] | None = None  # geometry of the pair among all boxes of its image
+    log_labels: Float[Tensor, "N X"] | None = None  # label distributions refined by the other boxes of the image
 
     def to(self, device: torch.device | str) -> PairInputs:
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {name: x if x is None else x.to(device) for name, x in columns.items()}
         return PairInputs(**moved)
 
+    def take(self, rows: slice | Int[Tensor, " M"]) -> PairInputs:
+        """Some of the pairs, with all boxes."""
+        columns = {name: getattr(self, name) for name in ("pairs", "unions", "pair_evidence", "context")}
+        chosen: dict[str, Any] = {name: x if x is None else x[rows] for name, x in columns.items()}
+        return replace(self, **chosen)
+
     @classmethod
     def join(cls, parts: Sequence[PairInputs]) -> PairInputs:
-        """Several images as one: the pairs point into the joined boxes."""
+        """Join several images: the pairs point into the joined boxes."""
         offsets, total = [], 0
         for part in parts:
             offsets.append(total)
@@ -224,9 +230,9 @@ class PairInputs:
         columns: dict[str, Any] = {
             "pairs": torch.cat([x.pairs + start for x, start in zip(parts, offsets, strict=True)])
         }
-        for each in fields(cls)[1:]:
-            values = [getattr(part, each.name) for part in parts]
-            columns[each.name] = None if values[0] is None else torch.cat(values)
+        for field in fields(cls)[1:]:
+            values = [getattr(part, field.name) for part in parts]
+            columns[field.name] = None if values[0] is None else torch.cat(values)
         return cls(**columns)
 
 
@@ -260,17 +266,16 @@ class PairFeatures(nn.Module):
             self.pair += self.evidence.pair
 
     def fit(self, regions: Float[Tensor, "M D"], unions: Float[Tensor, "L E"]) -> None:
-        """Principal components, from a sample."""
-        assert self.reduction is not None, "pixels alone have them"
+        """Fit the principal components to a sample."""
+        assert self.reduction is not None, "for pixels alone"
         self.reduction.fit(torch.cat([regions[:, : self.region], unions]))
         if self.crops is not None:
             self.crops.fit(regions[:, self.region :])
 
     def boxes(self, x: PairInputs) -> Float[Tensor, "N D"]:
-        """Features of the boxes alone, as subjects; the boxes around pairs need not be there."""
+        """Features of the boxes alone, as subjects; union boxes need not be pooled."""
         unions = None if x.regions is None else x.regions.new_zeros(0, self.region)
-        numbers = None if x.pair_numbers is None else x.pair_numbers[:0]
-        subject: Tensor = self(replace(x, pairs=x.pairs[:0], unions=unions, pair_numbers=numbers, around=None))[0]
+        subject: Tensor = self(replace(x.take(slice(0)), unions=unions))[0]
         return subject
 
     def forward(self, x: PairInputs) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:
@@ -293,12 +298,9 @@ class PairFeatures(nn.Module):
             if self.places is not None:
                 pair.append(self.places(pair_geometry(x.boxes[s], x.boxes[o], x.frames[s])))
         if self.evidence is not None:
-            assert x.labels is not None, "evidence needs labels"
-            assert x.box_numbers is not None, "evidence needs numbers"
-            assert x.pair_numbers is not None, "evidence needs numbers"
-            found = self.evidence(x.labels, x.box_numbers, x.pair_numbers, x.pairs)
-            for held, each in zip((subject, object, pair), found, strict=True):
-                held.append(each)
+            described = self.evidence(x.labels, x.box_evidence, x.pair_evidence, x.pairs)
+            for columns, feature in zip((subject, object, pair), described, strict=True):
+                columns.append(feature)
         return torch.cat(subject, -1), torch.cat(object, -1), torch.cat(pair, -1)
 
 
@@ -306,7 +308,7 @@ LARGEST = torch.finfo(torch.float16).max
 
 
 def union_rows(pairs: Int[Tensor, "B 2"], n: int) -> Int[Tensor, " B"]:
-    """Where the box around a pair stands among the n(n-1)/2 of unordered pairs (0,1), (0,2), ..., (1,2), ..."""
+    """Index of a pair's union box among the n(n-1)/2 unordered pairs (0,1), (0,2), ..., (1,2), ..."""
     low, high = pairs.amin(1), pairs.amax(1)
     return low * n - low * (low + 1) // 2 + high - low - 1
 
@@ -314,40 +316,40 @@ def union_rows(pairs: Int[Tensor, "B 2"], n: int) -> Int[Tensor, " B"]:
 @torch.no_grad()
 def pool_regions(
     backbone: Backbone,
-    picture: UInt8[Tensor, "3 H W"],
+    image: UInt8[Tensor, "3 H W"],
     boxes: Float[Tensor, "N 4"],
     frame: tuple[float, float],
     precision: torch.dtype = torch.float32,
 ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "U E"]]:
-    """Features of the boxes and of the boxes around all unordered pairs, in float16 as the cache keeps them."""
+    """Features of the boxes and of the union boxes of all unordered pairs, in float16 as the cache keeps them."""
     low, high = torch.triu_indices(len(boxes), len(boxes), 1)
     everything = torch.cat([boxes, union_boxes(boxes[low], boxes[high])])
-    half = pool_boxes(backbone, feature_maps(backbone, picture[None], precision), everything, frame, precision)
-    return with_crops(backbone, half[: len(boxes)], picture, boxes, frame, precision), half[len(boxes) :]
+    half = pool_boxes(backbone, feature_maps(backbone, image[None], precision), everything, frame, precision)
+    return add_crops(backbone, half[: len(boxes)], image, boxes, frame, precision), half[len(boxes) :]
 
 
 @torch.no_grad()
-def with_crops(
+def add_crops(
     backbone: Backbone,
     pooled: Float[Tensor, "N D"],
-    picture: UInt8[Tensor, "3 H W"],
+    image: UInt8[Tensor, "3 H W"],
     boxes: Float[Tensor, "N 4"],
     frame: tuple[float, float],
     precision: torch.dtype,
 ) -> Float[Tensor, "N E"]:
-    """Pooled features of boxes, and those of their crops where the config asks for them."""
+    """Append the features of the boxes' crops where the config asks for them."""
     if not backbone.crop_width:
         return pooled
     with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
-        crops = backbone.cut(picture, boxes, frame)
+        crops = backbone.cut(image, boxes, frame)
     return torch.cat([pooled, crops.clamp(-LARGEST, LARGEST).half()], 1)
 
 
 @torch.no_grad()
-def feature_maps(backbone: Backbone, pictures: UInt8[Tensor, "I 3 H W"], precision: torch.dtype) -> list[Tensor]:
-    """Of several pictures of one size."""
+def feature_maps(backbone: Backbone, images: UInt8[Tensor, "I 3 H W"], precision: torch.dtype) -> list[Tensor]:
+    """Feature maps of several images of one size."""
     with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
-        return backbone.feature_maps(pictures)
+        return backbone.feature_maps(images)
 
 
 @torch.no_grad()
@@ -358,32 +360,37 @@ def pool_boxes(
     frame: tuple[float, float],
     precision: torch.dtype,
 ) -> Float[Tensor, "K D"]:
-    """In float16, with and without a cache, so that both give the same numbers. `maps` are those of one picture."""
+    """Pool boxes from the maps of one image, in float16 with and without a cache, so that both agree exactly."""
     with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
         pooled = backbone.pool(maps, boxes.to(backbone.device), frame)
     return pooled.float().clamp(-LARGEST, LARGEST).half()
 
 
-def make_inputs(
+def pair_inputs(
     boxes: Float[np.ndarray, "N 4"],
-    labels: Int[np.ndarray, " N"] | None,
-    scores: Float[np.ndarray, " N"] | None,
-    frame: tuple[float, float],
     pairs: Int[Tensor, "B 2"],
+    frame: tuple[float, float],
+    *,
     sources: Sequence[str],
+    labels: Int[np.ndarray, " N"] | None = None,
+    scores: Float[np.ndarray, " N"] | None = None,
     regions: Float[Tensor, "N D"] | None = None,
     unions: Float[Tensor, "B E"] | None = None,
 ) -> PairInputs:
-    """`unions` are those of the given pairs, in their order. Labels and scores are for evidence."""
+    """Build the input of some pairs of one image, for training, validation and prediction alike.
+
+    `unions` are those of the given pairs, in their order. Labels and scores are for evidence.
+    """
     corners = torch.from_numpy(boxes).float()
     size = torch.tensor(frame, dtype=torch.float32)
     evidence = {}
     if "evidence" in sources:
         assert labels is not None, "evidence needs labels"
         assert scores is not None, "evidence needs scores"
-        names = torch.from_numpy(labels)
-        own, numbers = box_evidence(corners, names, torch.from_numpy(scores).float(), size)
-        evidence = {"labels": own, "box_numbers": numbers, "pair_numbers": pair_evidence(corners, names, pairs, size)}
+        classes = torch.from_numpy(labels)
+        both, numbers = box_evidence(corners, classes, torch.from_numpy(scores).float(), size)
+        of_pairs = pair_evidence(corners, classes, pairs, size)
+        evidence = {"labels": both, "box_evidence": numbers, "pair_evidence": of_pairs}
     return PairInputs(
         pairs,
         corners,

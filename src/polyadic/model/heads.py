@@ -6,6 +6,7 @@ Paper: Network Architecture ("two fully connected layers of size 4096 with final
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -16,14 +17,15 @@ from polyadic.cp import CPTensor
 
 
 class Branch(nn.Module):
-    """Hidden layers and R·classes outputs; `copies` more numbers per component lift given classes."""
+    """Hidden layers and R·classes outputs; `copies` more outputs per component raise the scores of given classes."""
 
     def __init__(
         self,
         width: int,
-        hidden: int,
         rank: int,
         classes: int,
+        *,
+        hidden: int,
         dropout: float,
         copies: int = 0,
         input_dropout: float = 0.0,
@@ -33,8 +35,8 @@ class Branch(nn.Module):
         self.rank, self.classes = rank, classes
         self.input = nn.Dropout(input_dropout)
         widths = [width, *[hidden] * layers]
-        parts = [(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)) for a, b in pairwise(widths)]
-        self.hidden = nn.Sequential(*(each for part in parts for each in part))
+        stack = [(nn.Linear(a, b), nn.ReLU(), nn.Dropout(dropout)) for a, b in pairwise(widths)]
+        self.hidden = nn.Sequential(*(module for modules in stack for module in modules))
         self.scores = nn.Linear(hidden, rank * classes)
         self.lift = nn.Linear(hidden, rank * copies) if copies else None
         if self.lift is not None:
@@ -42,7 +44,7 @@ class Branch(nn.Module):
             nn.init.constant_(self.lift.bias, 2.0)  # ours: a detected label is worth e^2 before anything is learned
 
     def forward(self, x: Float[Tensor, "M D"], labels: Int[Tensor, "M A"] | None = None) -> Float[Tensor, "M R X"]:
-        """`labels` are the classes to lift, -1 for none."""
+        """`labels` are the classes to raise, -1 for none."""
         h = self.hidden(self.input(x))
         scores: Tensor = self.scores(h).view(len(h), self.rank, self.classes)
         if self.lift is not None and labels is not None:
@@ -56,8 +58,8 @@ class Branch(nn.Module):
 class TripletHead(nn.Module):
     """ψ_c of each pair as a `CPTensor`.
 
-    Subject and object branches see the box alone, so they run once per box and are gathered per pair: the same numbers
-    as per pair, for N instead of N(N-1) rows. With `context` (ours) they see the pair as well, and run once per pair.
+    Subject and object branches see the box alone, so they run once per box and are gathered per pair: N instead of
+    N(N-1) rows with the same result. With `context` (ours) they see the pair as well, and run once per pair.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class TripletHead(nn.Module):
         box: int,
         pair: int,
         sizes: tuple[int, int, int],
+        *,
         rank: int = 5,  # paper
         hidden: int = 4096,  # paper
         dropout: float = 0.5,  # ours
@@ -76,9 +79,15 @@ class TripletHead(nn.Module):
         super().__init__()
         self.context = context
         width = box + pair if context else box
-        self.subject = Branch(width, hidden, rank, sizes[0], dropout, copies, input_dropout, layers)
-        self.predicate = Branch(pair, hidden, rank, sizes[1], dropout, 0, input_dropout, layers)
-        self.object = Branch(width, hidden, rank, sizes[2], dropout, copies, input_dropout, layers)
+        common: dict[str, Any] = {
+            "hidden": hidden,
+            "dropout": dropout,
+            "input_dropout": input_dropout,
+            "layers": layers,
+        }
+        self.subject = Branch(width, rank, sizes[0], copies=copies, **common)
+        self.predicate = Branch(pair, rank, sizes[1], **common)
+        self.object = Branch(width, rank, sizes[2], copies=copies, **common)
 
     def forward(
         self,
@@ -99,17 +108,19 @@ class TripletHead(nn.Module):
 
 
 class LabelHead(nn.Module):
-    """ψ_c = P(s | B_s) P(o | B_o) P(p), of rank 1 (ours): one classifier for both boxes, every predicate alike.
+    """ψ_c = P(s | B_s) P(o | B_o) P(p), of rank 1 (ours): one classifier for both boxes, a uniform P(p).
 
-    For use with a prior that knows the boxes, which has more to say of predicates than pixels have.
+    For use with the box-conditioned prior, which predicts predicates better than pixels do.
     """
 
     def __init__(
-        self, box: int, sizes: tuple[int, int, int], hidden: int, dropout: float, input_dropout: float, layers: int
+        self, box: int, sizes: tuple[int, int, int], *, hidden: int, dropout: float, input_dropout: float, layers: int
     ) -> None:
         super().__init__()
         self.predicates = sizes[1]
-        self.label = Branch(box, hidden, 1, sizes[0], dropout, 0, input_dropout, layers)
+        self.label = Branch(
+            box, 1, sizes[0], hidden=hidden, dropout=dropout, input_dropout=input_dropout, layers=layers
+        )
 
     def forward(
         self,
@@ -119,7 +130,7 @@ class LabelHead(nn.Module):
         pairs: Int[Tensor, "B 2"],
         labels: Int[Tensor, "N A"] | None = None,
     ) -> CPTensor:
-        """As `TripletHead`; of what it is given it looks at the boxes alone."""
+        """As `TripletHead`, from the features of the boxes alone."""
         return self.pairs(self.labels(subject), pairs)
 
     def labels(self, boxes: Float[Tensor, "N D"]) -> Float[Tensor, "N X"]:
@@ -130,19 +141,19 @@ class LabelHead(nn.Module):
     def pairs(self, log_labels: Float[Tensor, "N X"], pairs: Int[Tensor, "B 2"]) -> CPTensor:
         """ψ_c of pairs of boxes with these labels."""
         s, o = pairs.unbind(-1)
-        alike = log_labels.new_zeros(len(pairs), 1, self.predicates)
-        return CPTensor(log_labels[s][:, None], alike, log_labels[o][:, None])
+        uniform = log_labels.new_zeros(len(pairs), 1, self.predicates)
+        return CPTensor(log_labels[s][:, None], uniform, log_labels[o][:, None])
 
 
 class SelectionHead(nn.Module):
-    """A binary classifier with one hidden layer on the predicate feature, which has the spatial feature in it."""
+    """P(X_sel): a binary classifier with one hidden layer on the predicate feature, which includes the mask's."""
 
     def __init__(self, pair: int, hidden: int = 4096, dropout: float = 0.5) -> None:  # paper: 4096
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(pair, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
 
     def forward(self, predicate: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
-        """The logit."""
+        """Logit of P(X_sel)."""
         logit: Tensor = self.layers(predicate)[:, 0].float()
         return logit
 

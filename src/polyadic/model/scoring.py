@@ -1,308 +1,400 @@
-"""What the network says of an image's pairs, and which parts of it count."""
+"""The scores of an image's ordered pairs: ranked by f_spo, or queried for some names (Formulation).
+
+A crowded image has too many pairs to keep their factors: its blocks of pairs are computed again at each use.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import operator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from polyadic.boxes import ordered_pairs, suppress, union_boxes
-from polyadic.cp import CPTensor, at_once
-from polyadic.model.backbone import prepare_picture
-from polyadic.model.features import PairInputs, feature_maps, make_inputs, pool_boxes, with_crops
-from polyadic.ranking.relations import Block, Ranking
+from polyadic.boxes import union_boxes
+from polyadic.cp import VARIABLES, CPTensor
+from polyadic.model.features import PairInputs, pool_boxes, union_rows
+from polyadic.prior import TripletPrior
+from polyadic.ranking import Ranking, flat_index, merge_rankings, rank_relations
+from polyadic.ranking.dedup import Dedup, deduplicate
+from polyadic.ranking.search import Weights, weights_of
 from polyadic.structures.detections import Detections
-from polyadic.structures.images import UNNAMED, Photo
-from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.structures.relations import Relations
+from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
     from polyadic.model.relation_model import RelationModel
 
+BLOCK = 1024  # pairs per pass through the heads: 32 boxes of one image, or several images with fewer
+KEPT = 1 << 26  # numbers of an image's factors to keep; those of a larger image are computed at each use
+ANSWERS = 10  # of a query, where the pair is not fixed
+_CHUNK = 1 << 22  # numbers [pairs, seen triplets] in memory at once
+_CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
-class Parts:
-    """Which parts of f_spo count, beside ψ_c: the rows of the paper's Table 4 are values of this."""
+class ScoreTerms:
+    """Which terms of f_spo count, beside ψ_c: the rows of the paper's Table 4 are values of this."""
 
     selected: bool = True
     prior: bool = True
-    geometry: bool = True  # ours: the prior that knows the boxes, λ
+    geometry: bool = True  # ours: the box-conditioned prior λ
     labels: bool = False  # the true labels are given, and only predicates compete
-    relabel: bool = True  # ours: False lets a detector's labels stand, and only predicates compete
-    dedup: bool = True  # ours: repetitions count for less, where the config says so
+    relabel: bool = True  # ours: False keeps a detector's labels, and only predicates compete
+    dedup: bool = True  # ours: repeated triplets score less, where the config says so
     prior_exponent: float | None = None  # of ψ_u; None: the config's
 
 
-ALL = Parts()
+ALL = ScoreTerms()
 
 
 @dataclass(frozen=True, eq=False)
-class PairScores:
-    """What the network says of an image's ordered pairs; ranking is all that is left to do."""
+class ScoredBlock:
+    """The network's output for some ordered pairs of one image."""
 
-    boxes: Float[Tensor, "N 4"]
     pairs: Int[Tensor, "B 2"]
     cp: CPTensor  # ψ_c
-    log_selected: Float[Tensor, " B"] | None
-    log_boxes: Float[Tensor, " B"] | None
-    geometry: CPTensor | None = None  # λ, which is no distribution
+    log_selected: Float[Tensor, " B"] | None  # log P(X_sel)
+    log_boxes: Float[Tensor, " B"] | None  # log P(B_s, B_o | I)
+    geometry: CPTensor | None = None  # λ, not normalised
 
-    def joint(self, parts: Parts = ALL) -> CPTensor:
-        """ψ_c, times the prior that knows the boxes; as a distribution."""
-        return self._product if parts.geometry else self.cp
+    def joint(self, terms: ScoreTerms = ALL) -> CPTensor:
+        """ψ_c, times the box-conditioned prior, as a distribution."""
+        return self._product if terms.geometry else self.cp
 
     @cached_property
     def _product(self) -> CPTensor:
         return self.cp if self.geometry is None else self.cp.product(self.geometry)
 
-    @cached_property
-    def _expected(self) -> Float[Tensor, " B"]:
-        """How many annotations a pair may expect, Σ ψ_c λ, at most 1; its logarithm."""
-        return (self._product.log_z() - self.cp.log_z()).clamp_max(0).cpu().double()  # on the CPU: MPS has no float64
+    def log_pair(self, terms: ScoreTerms, exponent: float) -> Float[Tensor, " B"] | None:
+        """Log P(X_sel) times its exponent, plus log Σ ψ_c λ, at most 0: the mass that `joint` has normalised away."""
+        log = None
+        if terms.selected and exponent and self.log_selected is not None:
+            log = self.log_selected.cpu().double() * exponent  # on the CPU: MPS has no float64
+        if self.geometry is None or not terms.geometry:
+            return log
+        expected = (self._product.log_z() - self.cp.log_z()).clamp_max(0).cpu().double()
+        return expected if log is None else expected + log
 
-    def log_pair(self, parts: Parts, exponent: float) -> Float[Tensor, " B"] | None:
-        """Log P(X_sel) times its exponent; and what is left of Σ ψ_c λ, at most 1, beside `joint`, a distribution."""
-        found = None
-        if parts.selected and exponent and self.log_selected is not None:
-            found = self.log_selected.cpu().double() * exponent  # on the CPU: MPS has no float64
-        if self.geometry is None or not parts.geometry:
-            return found
-        return self._expected if found is None else self._expected + found
+    def given(self, labels: Int[Tensor, "B 2"]) -> ScoredBlock:
+        """Fix the labels of subject and object: ψ_c becomes P(predicate | labels)."""
+        labels = labels.to(self.cp.device)
+        return replace(self, cp=self.cp.given(subject=labels[:, 0], object=labels[:, 1])) if len(labels) else self
 
-    def given(self, labels: Int[Tensor, "B 2"]) -> PairScores:
-        """With the labels of subject and object known: ψ_c is P(predicate | labels)."""
-        return replace(self, cp=self.cp.given(subject=labels[:, 0], object=labels[:, 1]))
-
-    def take(self, rows: slice | Int[Tensor, " M"]) -> PairScores:
+    def take(self, rows: slice | Int[Tensor, " M"]) -> ScoredBlock:
         """Some of the pairs."""
         rows = rows if isinstance(rows, slice) else rows.to(self.pairs.device)
-        return PairScores(
-            self.boxes,
+        return ScoredBlock(
             self.pairs[rows],
             self.cp[rows],
             None if self.log_selected is None else self.log_selected[rows],
-            None if self.log_boxes is None else self.log_boxes[rows],
+            None if self.log_boxes is None else self.log_boxes[rows.cpu() if isinstance(rows, Tensor) else rows],
             None if self.geometry is None else self.geometry[rows],
         )
 
 
-BLOCK = 1024  # pairs that pass through the network at once: 32 boxes of one image, or several images with fewer
-KEPT = 1 << 26  # numbers of an image's factors that are kept to be asked; a larger image is computed anew
-
-
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """An image whose boxes have been looked at. The boxes around pairs are pooled when their pairs' turn comes."""
+class ScoredPairs:
+    """All ordered pairs of an image's boxes, ready to be ranked and queried under the config of their model."""
 
-    detections: Detections
-    frame: tuple[float, float]
-    inputs: PairInputs  # of all ordered pairs, without `unions`
-    maps: list[Tensor] | None  # of the picture, [1, C, H, W] each
+    model: RelationModel
+    detections: Detections  # with the size of their frame
+    inputs: PairInputs  # of all ordered pairs
+    maps: list[Tensor] | None = None  # feature maps of the image [1, C, H, W], to pool union boxes from
+    kept: tuple[ScoredBlock, ...] | None = None  # None: blocks are computed at each use
 
-    @property
-    def pairs(self) -> int:
+    def __len__(self) -> int:
         return len(self.inputs.pairs)
 
+    @property
+    def pairs(self) -> Int[Tensor, "B 2"]:
+        """(subject box, object box) of each row."""
+        return self.inputs.pairs.cpu()
 
-def usable(model: RelationModel, detections: Detections, photo: Photo | None) -> Detections:
-    """Inside the picture, and without those that overlap a surer one too much."""
-    frame = frame_of(photo, detections)
-    known = len(model.vocabulary.objects)
-    strange = detections.labels >= known
-    if strange.any():
-        raise PolyadicError(
-            f"{detections.image}: label {detections.labels[strange][0]} is none of the {known} objects of this "
-            "model (counted from 0); give the detector's labels in its vocabulary"
+    def blocks(self) -> Iterator[ScoredBlock]:
+        """All pairs in order."""
+        if self.kept is not None:
+            yield from self.kept
+            return
+        for start in range(0, len(self), BLOCK):
+            yield self._compute(slice(start, start + BLOCK))
+
+    def take(self, rows: Int[Tensor, " M"]) -> ScoredBlock:
+        """A few pairs, by number, in rising order."""
+        if self.kept is None:
+            blocks = [self._compute(part) for part in rows.split(BLOCK)]
+        else:
+            blocks, first = [], 0
+            for block in self.kept:
+                inside = rows[(rows >= first) & (rows < first + len(block.pairs))] - first
+                if len(inside):
+                    blocks.append(block.take(inside))
+                first += len(block.pairs)
+        return blocks[0] if len(blocks) == 1 else _join(blocks)
+
+    def _compute(self, rows: slice | Int[Tensor, " M"]) -> ScoredBlock:
+        with self.model.evaluation_mode():
+            return self.model.score_block(self.inputs_of(rows), torch.from_numpy(self.detections.scores))
+
+    @torch.no_grad()
+    def inputs_of(self, rows: slice | Int[Tensor, " M"]) -> PairInputs:
+        """What the network sees of some pairs; the union box of a pair is pooled once for both directions."""
+        whole, backbone = self.inputs, self.model.backbone
+        rows = rows if isinstance(rows, slice) else rows.to(whole.pairs.device)
+        chosen = whole.take(rows)
+        if self.maps is None or backbone is None or whole.log_labels is not None:
+            return chosen
+        unique, place = union_rows(chosen.pairs, len(whole.boxes)).unique(return_inverse=True)
+        first = torch.zeros_like(unique).scatter_(0, place, torch.arange(len(place), device=place.device))
+        ends = whole.boxes[chosen.pairs[first]]  # [U, 2, 4]
+        assert self.detections.size is not None, "known where boxes meet pixels"
+        around = union_boxes(ends[:, 0], ends[:, 1])
+        pooled = pool_boxes(backbone, self.maps, around, self.detections.size, self.model.precision)
+        return replace(chosen, unions=pooled.float()[place])
+
+    def rank(
+        self, k: int | None = None, top: int = 100, *, terms: ScoreTerms = ALL, probability: bool = False
+    ) -> Relations:
+        """Rank the image's best triplets under the config's exponents, at most `k` per ordered pair (None: any number).
+
+        Where labels are fixed, only predicates compete: by P(predicate | labels) if the labels are true
+        (`terms.labels`), else by ψ_c, because a detector's labels may be wrong (`terms.relabel=False`).
+        `probability` adds P(triplet | its pair of boxes): ψ_c ψ_u over its sum, detector and P(X_sel) aside.
+        """
+        config = self.model.config.ranking
+        if config.repeat < 1 and terms.dedup and len(self):
+            ranking = self._rank_deduplicated(k, top, terms)
+        else:
+            ranking = self._rank_blocks(k, top, terms)
+        return self._relations(ranking, self._probability(ranking, terms) if probability else None)
+
+    def query(
+        self,
+        subject: str | None = None,
+        predicate: str | None = None,
+        object: str | None = None,
+        *,
+        pair: tuple[int, int] | None = None,
+        top: int | None = None,
+        terms: ScoreTerms = ALL,
+    ) -> Relations:
+        """Ask the distribution for the rest, given some names: exact, and without the dense tensor.
+
+        `query(subject="person", object="horse")` is P(predicate | person, horse, pair), all of it, for the pair of
+        boxes that is most likely a person and a horse, or for `pair` (subject box, object box).
+        `query(predicate="ride")` are the pairs and labels most likely for it. All terms of f_spo count;
+        `probability` is that of what was not given, for the answer's own pair of boxes.
+        """
+        words = {"subject": subject, "predicate": predicate, "object": object}
+        given = {name: word for name, word in words.items() if word is not None}
+        if not 1 <= len(given) <= 2:
+            raise PolyadicError("query: give one or two of subject, predicate and object; the rest is the answer")
+        vocabulary = self.model.vocabulary
+        labels = {name: vocabulary.index(name, word) for name, word in given.items()}
+        row = None if pair is None else self._row_of(pair)
+        if row is None and {"subject", "object"} <= set(labels) and len(self):
+            row = self._likeliest(labels, terms)
+        rest = math.prod(n for name, n in zip(VARIABLES, vocabulary.sizes, strict=True) if name not in labels)
+        if top is None:
+            top = rest if rest <= max(vocabulary.sizes) and row is not None else ANSWERS
+        rankings, log_sums, first = [], dict[int, float](), row or 0
+        for block in self.blocks() if row is None else [self.take(torch.tensor([row]))]:
+            ranking, log_sum = self._best_given(block, labels, top, terms)
+            rankings.append(replace(ranking, pair=ranking.pair + first))
+            log_sums.update(zip(rankings[-1].pair.tolist(), log_sum.tolist(), strict=True))
+            first += len(block.pairs)
+        best = merge_rankings(rankings, vocabulary.sizes, top)
+        norm = torch.tensor([log_sums[at] for at in best.pair.tolist()], dtype=torch.float64)
+        return replace(self._relations(best, (best.log_cp + best.log_prior - norm).exp()), given=given)
+
+    def _prior(self, terms: ScoreTerms) -> tuple[TripletPrior | None, float]:
+        """ψ_u and its exponent, as far as they count."""
+        config = self.model.config
+        exponent = config.ranking.prior if terms.prior_exponent is None else terms.prior_exponent
+        used = terms.prior and exponent != 0
+        if config.head.labels and not terms.geometry and not used:
+            raise PolyadicError(
+                "this model's head predicts labels alone: without the box-conditioned prior (geometry) and the triplet "
+                "prior, every predicate scores the same"
+            )
+        return self.model.prior if used else None, exponent
+
+    def _fixed(self, block: ScoredBlock, first: int, terms: ScoreTerms) -> tuple[ScoredBlock, Tensor | None]:
+        """The block from pair `first` on, given fixed labels, and these labels [B, 2]."""
+        if terms.relabel and not terms.labels:
+            return block, None
+        labels = torch.from_numpy(self.detections.labels)[self.pairs[first : first + len(block.pairs)]]
+        return (block.given(labels) if terms.labels else block), labels
+
+    def _rank_blocks(self, k: int | Int[Tensor, " B"] | None, top: int, terms: ScoreTerms) -> Ranking:
+        config, (prior, exponent) = self.model.config.ranking, self._prior(terms)
+        rankings, first = [], 0
+        for scores in self.blocks():
+            block, labels = self._fixed(scores, first, terms)
+            best = rank_relations(
+                block.joint(terms),
+                prior,
+                block.log_pair(terms, config.selected),
+                block.log_boxes,
+                k=k[first : first + len(block.pairs)] if isinstance(k, Tensor) else k,
+                top=top,
+                prior_exponent=exponent,
+                boxes_exponent=config.boxes,
+                labels=labels,
+                vocabulary=self.model.vocabulary,
+            )
+            best = best if best.pair.is_cpu else best.map(Tensor.cpu)
+            rankings.append(replace(best, pair=best.pair + first) if first else best)
+            first += len(block.pairs)
+        return merge_rankings(rankings, self.model.vocabulary.sizes, top)
+
+    def _rank_deduplicated(self, k: int | None, top: int, terms: ScoreTerms) -> Ranking:
+        config, sizes = self.model.config.ranking, self.model.vocabulary.sizes
+        cells = math.prod(sizes)
+        pool: list[Ranking] = []
+
+        def search(caps: Tensor, deep: int) -> tuple[Tensor, Tensor]:
+            pool[:] = [self._rank_blocks(caps, max(deep, 1), terms)]
+            return pool[0].log_score, flat_index(pool[0], sizes)
+
+        dedup = Dedup(torch.from_numpy(self.detections.boxes)[self.pairs], config.repeat_iou, config.repeat)
+        caps = torch.full((len(self),), min(k or cells, cells))
+        score, flat, penalty = deduplicate(search, dedup, cells, caps, top)
+        place = {key: at for at, key in enumerate(flat_index(pool[0], sizes).tolist())}
+        chosen = pool[0][torch.tensor([place[key] for key in flat.tolist()], dtype=torch.long)]
+        return replace(chosen, log_score=score, log_repeat=penalty)
+
+    def _relations(self, ranking: Ranking, probability: Tensor | None) -> Relations:
+        boxes = self.detections
+        return Relations(
+            boxes.image,
+            boxes.boxes,
+            self.pairs[ranking.pair].numpy(),
+            ranking.triplet.numpy(),
+            ranking.log_score.numpy(),
+            labels=boxes.labels,
+            confidences=boxes.scores,
+            size=boxes.size,
+            log_cp=ranking.log_cp.numpy(),
+            log_prior=ranking.log_prior.numpy(),
+            log_selected=ranking.log_selected.numpy(),
+            log_boxes=ranking.log_boxes.numpy(),
+            log_repeat=ranking.log_repeat.numpy(),
+            probability=None if probability is None else probability.numpy(),
+            vocabulary=self.model.vocabulary,
         )
-    placed = detections if photo is None else detections.on_photo(photo)
-    found = placed.inside(frame)
-    if len(found) < len(detections):
-        lost = f"{len(detections) - len(found):,} of {len(detections):,} boxes"
-        warnings.warn(
-            f"{detections.image}: {lost} lie outside the picture or have no area, and are left out",
-            PolyadicWarning,
-            stacklevel=4,
+
+    def _probability(self, ranking: Ranking, terms: ScoreTerms) -> Float[Tensor, " N"]:
+        """P(triplet | its pair of boxes), ψ_c ψ_u over its sum."""
+        if not len(ranking):
+            return torch.zeros(0, dtype=torch.float64)
+        weights = weights_of(*self._prior(terms), _CPU)
+        rows, place = ranking.pair.unique(return_inverse=True)
+        sums = _log_sum(self.take(rows).joint(terms).to("cpu").to(torch.float64), {}, weights)
+        return (ranking.log_cp + ranking.log_prior - sums[place]).exp()
+
+    def _pair_terms(self, block: ScoredBlock, terms: ScoreTerms) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+        """Weighted log P(X_sel) and log P(B_s, B_o | I), in float64 on the CPU; 0 where there is none."""
+        config, none = self.model.config.ranking, torch.zeros(len(block.pairs), dtype=torch.float64)
+        selected = block.log_pair(terms, config.selected)
+        boxes = none if block.log_boxes is None else block.log_boxes.cpu().double() * config.boxes
+        return none if selected is None else selected, boxes
+
+    def _best_given(
+        self, block: ScoredBlock, labels: dict[str, int], top: int, terms: ScoreTerms
+    ) -> tuple[Ranking, Float[Tensor, " N"]]:
+        """The block's best completions, and for each the log of Σ ψ_c ψ_u over all completions of its pair."""
+        prior, exponent = self._prior(terms)
+        known, evidence = _condition(block.joint(terms).to("cpu").to(torch.float64), labels)
+        selected, boxes = self._pair_terms(block, terms)
+        weight = evidence + selected + boxes
+        shift = float(weight.max().clamp_min(0)) if len(weight) else 0.0
+        best = rank_relations(
+            known,
+            prior,
+            log_boxes=weight - shift,
+            top=top,
+            prior_exponent=exponent,
+            vocabulary=self.model.vocabulary,
         )
-    return found.take(suppress(found.boxes, found.scores, model.config.ranking.nms))
+        at = best.pair
+        pairs, place = at.unique(return_inverse=True)
+        log_sum = torch.zeros(0, dtype=torch.float64)
+        if len(pairs):
+            sums = _log_sum(known[pairs], labels, weights_of(prior, exponent, _CPU))
+            log_sum = (sums + evidence[pairs])[place]
+        ranking = replace(
+            best,
+            log_score=best.log_score + shift,
+            log_cp=best.log_cp + evidence[at],
+            log_selected=selected[at],
+            log_boxes=boxes[at],
+        )
+        return ranking, log_sum
+
+    def _likeliest(self, labels: dict[str, int], terms: ScoreTerms) -> int:
+        """The pair with the largest Σ f over all completions."""
+        weights = weights_of(*self._prior(terms), _CPU)
+        best, row, first = -math.inf, 0, 0
+        for block in self.blocks():
+            known, evidence = _condition(block.joint(terms).to("cpu").to(torch.float64), labels)
+            selected, boxes = self._pair_terms(block, terms)
+            mass = _log_sum(known, labels, weights) + evidence + selected + boxes
+            if float(mass.max()) > best:
+                best, row = float(mass.max()), first + int(mass.argmax())
+            first += len(block.pairs)
+        return row
+
+    def _row_of(self, pair: tuple[int, int]) -> int:
+        n = len(self.detections)
+        numbers = [operator.index(at) if hasattr(at, "__index__") and not isinstance(at, bool) else -1 for at in pair]
+        if len(numbers) != 2 or numbers[0] == numbers[1] or not all(0 <= at < n for at in numbers):
+            raise PolyadicError(f"query: pair must be two different boxes of the {n}, counted from 0, got {pair}")
+        return int((self.pairs == torch.tensor(numbers)).all(-1).nonzero()[0, 0])
 
 
-def frame_of(photo: Photo | None, detections: Detections) -> tuple[float, float]:
-    """Of the boxes that come out: the photo's, where there is one."""
-    if photo is not None:
-        return photo.size
-    if detections.size is None:
-        raise PolyadicError(f"{detections.image}: the size of the picture is needed: Detections(..., size=(w, h))")
-    return detections.size
+def _join(blocks: list[ScoredBlock]) -> ScoredBlock:
+    cps = [block.cp for block in blocks]
+    geometry = [block.geometry for block in blocks if block.geometry is not None]
+    selected = [block.log_selected for block in blocks if block.log_selected is not None]
+    boxes = [block.log_boxes for block in blocks if block.log_boxes is not None]
+    return ScoredBlock(
+        torch.cat([block.pairs for block in blocks]),
+        _join_factors(cps),
+        torch.cat(selected) if selected else None,
+        torch.cat(boxes) if boxes else None,
+        _join_factors(geometry) if geometry else None,
+    )
 
 
-@torch.no_grad()
-def look(model: RelationModel, photos: Sequence[Photo | None], found: Sequence[Detections]) -> list[Seen]:
-    """Boxes and, where the model sees pixels, their features; pictures of one size pass the backbone together."""
-    frames = [frame_of(photo, each) for photo, each in zip(photos, found, strict=True)]
-    pictures = _pictures(model, photos, found)
-    maps = _maps(model, pictures)
-    seen = []
-    for each, frame, picture, own in zip(found, frames, pictures, maps, strict=True):
-        corners, regions = torch.from_numpy(each.boxes).float(), None
-        if own is not None and picture is not None:
-            assert model.backbone is not None, "maps are a backbone's"
-            pooled = pool_boxes(model.backbone, own, corners, frame, model.precision)
-            regions = with_crops(model.backbone, pooled, picture, corners, frame, model.precision)
-        pairs = ordered_pairs(len(corners))
-        inputs = make_inputs(each.boxes, each.labels, each.scores, frame, pairs, model.config.sources, regions)
-        seen.append(Seen(each, frame, model.look_around(inputs.to(model.device)), own))
-    return seen
+def _join_factors(cps: list[CPTensor]) -> CPTensor:
+    return CPTensor(*(torch.cat(factors) for factors in zip(*(cp.factors for cp in cps), strict=True)))
 
 
-def _pictures(model: RelationModel, photos: Sequence[Photo | None], found: Sequence[Detections]) -> list[Tensor | None]:
-    """As the backbone takes them; none where there is no backbone."""
-    pictures: list[Tensor | None] = [None] * len(photos)
-    if model.backbone is None:
-        return pictures
-    for at, (photo, each) in enumerate(zip(photos, found, strict=True)):
-        if photo is None:
-            raise PolyadicError(f"{each.image}: this model looks at pixels: give the image as well as its boxes")
-        pictures[at] = prepare_picture(photo.image, model.config.pixels)
-    return pictures
+def _condition(cp: CPTensor, labels: dict[str, int]) -> tuple[CPTensor, Float[Tensor, " B"]]:
+    """The CP tensor given these labels, and log P(labels) per pair."""
+    known = cp.given(**labels)
+    return known, known.log_z() - cp.log_z()
 
 
-def _maps(model: RelationModel, pictures: Sequence[Tensor | None]) -> list[list[Tensor] | None]:
-    maps: list[list[Tensor] | None] = [None] * len(pictures)
-    if model.backbone is None:
-        return maps
-    groups: dict[torch.Size, list[tuple[int, Tensor]]] = defaultdict(list)
-    for at, picture in enumerate(pictures):
-        if picture is not None:
-            groups[picture.shape].append((at, picture))
-    for shape, members in groups.items():
-        step = at_once(model.device, shape[1] * shape[2])
-        for start in range(0, len(members), step):
-            some = members[start : start + step]
-            together = feature_maps(model.backbone, torch.stack([picture for _, picture in some]), model.precision)
-            for row, (at, _) in enumerate(some):
-                maps[at] = [fmap[row : row + 1] for fmap in together]
-    return maps
-
-
-@torch.no_grad()
-def inputs_of(model: RelationModel, seen: Seen, rows: slice | Int[Tensor, " M"]) -> PairInputs:
-    """What the network sees of some pairs."""
-    whole = seen.inputs
-    rows = rows if isinstance(rows, slice) else rows.to(whole.pairs.device)
-    pairs, unions = whole.pairs[rows], None
-    if seen.maps is not None and model.backbone is not None and whole.log_labels is None:
-        wider = union_boxes(whole.boxes[pairs[:, 0]], whole.boxes[pairs[:, 1]])
-        unions = pool_boxes(model.backbone, seen.maps, wider, seen.frame, model.precision).float()
-    numbers = None if whole.pair_numbers is None else whole.pair_numbers[rows]
-    around = None if whole.around is None else whole.around[rows]
-    return replace(whole, pairs=pairs, unions=unions, pair_numbers=numbers, around=around)
-
-
-def predict_images(
-    model: RelationModel,
-    photos: Sequence[Photo | None],
-    detections: Sequence[Detections],
-    k: int | None,
-    top: int,
-    parts: Parts,
-) -> list[Ranking]:
-    """The best triplets of each image. Images of few pairs share passes through the heads."""
-    found = [usable(model, each, photo) for photo, each in zip(photos, detections, strict=True)]
-    named = [photo is not None and photo.name != UNNAMED for photo in photos]
-    found = [
-        replace(each, image=photo.name) if known and photo is not None else each
-        for known, photo, each in zip(named, photos, found, strict=True)
-    ]
-    seen = look(model, photos, found)
-    scored: dict[int, list[PairScores]] = {}
-    for group in _together(seen):
-        for at, scores in zip(group, _score(model, [seen[at] for at in group]), strict=True):
-            scored[at] = [scores]
-    return [_rank(model, each, scored.get(at), k, top, parts) for at, each in enumerate(seen)]
-
-
-def _rank(
-    model: RelationModel, seen: Seen, held: list[PairScores] | None, k: int | None, top: int, parts: Parts
-) -> Ranking:
-    """From scores that are there, or block by block; of an image that is not too large they are kept."""
-    if held is None and seen.pairs * _numbers_per_pair(model) <= KEPT:
-        held = list(_blocks(model, seen))
-    blocks = partial(_anew, model, parts, seen) if held is None else partial(_kept, model, parts, held)
-    some = partial(_some_anew, model, parts, seen) if held is None else partial(_some_kept, parts, held)
-    return model.origin(seen, blocks, some, parts).rank(k, top)
-
-
-def _together(seen: Sequence[Seen]) -> Iterator[list[int]]:
-    """Images with pairs, as many as fit into one block; larger ones are left out."""
-    group: list[int] = []
-    total = 0
-    for at, each in enumerate(seen):
-        if each.pairs > BLOCK or not each.pairs:
-            continue
-        if total + each.pairs > BLOCK:
-            yield group
-            group, total = [], 0
-        group.append(at)
-        total += each.pairs
-    if group:
-        yield group
-
-
-def _score(model: RelationModel, seen: Sequence[Seen]) -> list[PairScores]:
-    """Several images in one pass, taken apart again."""
-    parts = [inputs_of(model, each, slice(None)) for each in seen]
-    confidences = torch.cat([torch.from_numpy(each.detections.scores) for each in seen])
-    joint = model.score(PairInputs.join(parts), confidences)
-    found, start = [], 0
-    for each in seen:
-        rows = slice(start, start + each.pairs)
-        found.append(replace(joint.take(rows), boxes=each.inputs.boxes, pairs=each.inputs.pairs))
-        start += each.pairs
-    return found
-
-
-def _blocks(model: RelationModel, seen: Seen) -> Iterator[PairScores]:
-    confidences = torch.from_numpy(seen.detections.scores)
-    for start in range(0, seen.pairs, BLOCK):
-        yield model.score(inputs_of(model, seen, slice(start, start + BLOCK)), confidences)
-
-
-def _anew(model: RelationModel, parts: Parts, seen: Seen) -> Iterator[Block]:
-    return _kept(model, parts, _blocks(model, seen))
-
-
-def _kept(model: RelationModel, parts: Parts, scores: Iterable[PairScores]) -> Iterator[Block]:
-    first, exponent = 0, model.config.ranking.selected
-    for each in scores:
-        yield Block(first, each.joint(parts), each.log_pair(parts, exponent), each.log_boxes)
-        first += len(each.pairs)
-
-
-def _some_anew(model: RelationModel, parts: Parts, seen: Seen, rows: Int[Tensor, " M"]) -> CPTensor:
-    return _joined([model.score(inputs_of(model, seen, part)).joint(parts) for part in rows.split(BLOCK)])
-
-
-def _some_kept(parts: Parts, scores: Sequence[PairScores], rows: Int[Tensor, " M"]) -> CPTensor:
-    """`rows` rise."""
-    found, first = [], 0
-    for each in scores:
-        inside = rows[(rows >= first) & (rows < first + len(each.pairs))] - first
-        if len(inside):
-            found.append(each.take(inside).joint(parts))
-        first += len(each.pairs)
-    return _joined(found)
-
-
-def _joined(parts: Sequence[CPTensor]) -> CPTensor:
-    return CPTensor(*(torch.cat(factor) for factor in zip(*(part.factors for part in parts), strict=True)))
-
-
-def _numbers_per_pair(model: RelationModel) -> int:
-    rank = model.config.head.rank * (1 if model.geometry is None else model.geometry.rank)
-    return rank * sum(model.vocabulary.sizes)
+def _log_sum(cp: CPTensor, labels: dict[str, int], weights: Weights) -> Float[Tensor, " B"]:
+    """Log Σ ψ_c ψ_u over the triplets with these labels; `cp` is conditioned on them."""
+    B, (_, P, O) = cp.batch_shape[0], cp.sizes
+    columns = {"subject": weights.keys // (P * O), "predicate": weights.keys // O % P, "object": weights.keys % O}
+    fits = torch.ones(len(weights.keys), dtype=torch.bool)
+    for name, label in labels.items():
+        fits &= columns[name] == label
+    if not bool(fits.any()):
+        return torch.full((B,), weights.log_rest, dtype=torch.float64)
+    triplets = torch.stack([columns[name][fits] for name in VARIABLES], -1)  # [M, 3]
+    sums = []
+    for rows in torch.arange(B).split(max(1, _CHUNK // (len(triplets) * cp.rank))):
+        seen = cp[rows].log_prob(triplets.expand(len(rows), -1, -1))  # [b, M]
+        other = (1 - seen.exp().sum(-1)).clamp_min(0).log() + weights.log_rest
+        sums.append(torch.logaddexp((seen + weights.log_seen[fits]).logsumexp(-1), other))
+    return torch.cat(sums)

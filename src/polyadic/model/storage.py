@@ -1,7 +1,7 @@
-"""A model on disk: one folder, loadable on another machine without the dataset.
+"""Save and load a model: one folder, loadable on another machine without the dataset.
 
-model.safetensors (weights, and in its header what has been trained), config.json, vocabulary.json, prior.safetensors,
-versions.json; detector/, where it has one. Each file is written whole or not at all.
+model.safetensors (weights, and in its header the trained stages), config.json, vocabulary.json, prior.safetensors,
+versions.json; detector/, where it has one. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ def save(model: RelationModel, folder: Path, about: Mapping[str, Any], half: boo
             model.prior.to("cpu").save(folder / PRIOR)
         metadata = {"format": FORMAT, "stages": json.dumps(model.stages), "about": json.dumps(about)}
         write_weights(folder, _halved(model) if half else model.state_dict(), metadata)
-        if model.saved_detector != folder / DETECTOR:
+        if model.detector_slot.folder != folder / DETECTOR:
             _save_detector(model, folder / DETECTOR)
         if model.prior is None:
-            (folder / PRIOR).unlink(missing_ok=True)  # of another model, saved here before
+            (folder / PRIOR).unlink(missing_ok=True)  # of another model saved here before
     except (OSError, SafetensorError) as error:
         raise PolyadicError(f"cannot write the model to {folder}: {error}") from error
 
 
 def _halved(model: RelationModel) -> dict[str, Tensor]:
-    """Weights in float16: half the bytes; loading fills the float32 ones of the network with them."""
-    held: dict[str, Tensor] = model.state_dict()
-    large = next((name for name, x in held.items() if x.is_floating_point() and (x.abs() > LARGEST).any()), None)
+    """Weights in float16: half the bytes; loading converts them back to float32."""
+    weights: dict[str, Tensor] = model.state_dict()
+    large = next((name for name, x in weights.items() if x.is_floating_point() and (x.abs() > LARGEST).any()), None)
     if large is not None:
         raise PolyadicError(f"save: {large} has numbers beyond float16's {LARGEST:,.0f}; save without half=True")
-    return {name: x.half() if x.is_floating_point() else x for name, x in held.items()}
+    return {name: x.half() if x.is_floating_point() else x for name, x in weights.items()}
 
 
 def _save_detector(model: RelationModel, target: Path) -> None:
-    """The model's, in the place of another one's; of other kinds than ours there is nothing to save."""
+    """Replace the saved detector by the model's; detectors of other kinds than ours cannot be saved."""
     detector = model.detector
     if isinstance(detector, Detector):
         detector.save(target)
@@ -68,14 +68,14 @@ def _save_detector(model: RelationModel, target: Path) -> None:
         shutil.rmtree(target)
     if detector is not None:
         warnings.warn(
-            f"{type(detector).__name__} is not saved with the model: set model.detector again after loading",
+            f"{type(detector).__name__} is not saved with the model: call model.set_detector again after loading",
             PolyadicWarning,
             stacklevel=4,
         )
 
 
 def load(folder: Path, device: torch.device, vocabulary: Vocabulary | None) -> RelationModel:
-    from polyadic.model.relation_model import RelationModel
+    from polyadic.model.relation_model import DetectorSlot, RelationModel
 
     folder = find_model(folder, "`polyadic train` and RelationModel.save")
     weights, metadata = read_weights(folder, FORMAT)
@@ -87,7 +87,8 @@ def load(folder: Path, device: torch.device, vocabulary: Vocabulary | None) -> R
     model = RelationModel(config, names, prior, fetch=False)
     fill_model(model, weights, folder)
     model.stages = tuple(json.loads(metadata["stages"]))
-    model.saved_detector = folder / DETECTOR if (folder / DETECTOR).is_dir() else None
+    if (folder / DETECTOR).is_dir():
+        model.detector_slot = DetectorSlot(folder=folder / DETECTOR)
     move_model(model, device, folder)
     return model.eval()
 

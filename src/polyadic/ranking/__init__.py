@@ -5,36 +5,133 @@ Paper: Modeling missing annotations.
     P(B_s, B_o | I) · ψ_c(s, p, o | B_s, B_o, I) · ψ_u(s, p, o) · P(X_sel | B_s, B_o, I)
 
 The factors are non-negative, so the peaks of one factor bound what the others can reach, and nearly all pairs,
-subjects and (subject, predicate) cells are never looked at; ψ_u is sparse + constant, so seen triplets and the rest
-are bounded apart. `ranking.kernel` searches on the CPU, `ranking.search` on a GPU and wherever float64 would
-underflow; both give the list that sorting the dense tensor would.
+subjects and (subject, predicate) cells are pruned unseen; ψ_u is sparse + constant, so seen triplets and the rest
+are bounded separately. `kernel` searches on the CPU, `search` on a GPU and wherever float64 would underflow; both
+return the list that sorting the dense tensor would.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Literal, SupportsIndex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
 from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from polyadic.cp import CPTensor, SparsePrior, require_tensor
+from polyadic.cp import CPTensor, require_tensor
+from polyadic.prior import SparsePrior
 from polyadic.ranking import search as tensors
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
-from polyadic.ranking.relations import RankedTriplet, Ranking
 from polyadic.ranking.search import SAFE, Problem, Terms, Weights, Workspace, weights_of
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
-    from polyadic.ranking.kernel import Seen
-
-__all__ = ["Dedup", "RankedTriplet", "Ranking", "rank_relations"]
-
+    from polyadic.ranking.kernel import SubjectIndex
 
 _WORKSPACE = Workspace()
+
+
+class RankedTriplet(NamedTuple):
+    """One row of a `Ranking` in plain Python values."""
+
+    pair: int
+    subject: int
+    predicate: int
+    object: int
+    log_score: float
+    names: tuple[str, str, str] | None = None
+
+    @property
+    def triplet(self) -> tuple[int, int, int]:
+        return self.subject, self.predicate, self.object
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ranking:
+    """The best triplets of one image's pairs, best first: log f_spo and its terms.
+
+    The terms have their exponents applied, so that
+    `log_score = log_cp + log_prior + log_selected + log_boxes + log_repeat`; a term that was not given is 0.
+    """
+
+    pair: Int[Tensor, " N"]  # which row of the CP tensor
+    triplet: Int[Tensor, "N 3"]  # (subject, predicate, object)
+    log_score: Float[Tensor, " N"]  # log f_spo
+    log_cp: Float[Tensor, " N"]  # log ψ_c
+    log_prior: Float[Tensor, " N"]  # a log ψ_u
+    log_selected: Float[Tensor, " N"]  # b log P(X_sel)
+    log_boxes: Float[Tensor, " N"]  # c log P(B_s, B_o | I)
+    log_repeat: Float[Tensor, " N"]  # penalty for a triplet repeated on nearly the same boxes
+    vocabulary: Vocabulary | None = None
+
+    def _columns(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Ranking:
+        """Apply one function to every column."""
+        columns: dict[str, Any] = {name: change(column) for name, column in self._columns().items()}
+        return replace(self, **columns)
+
+    def __len__(self) -> int:
+        return len(self.pair)
+
+    def __repr__(self) -> str:
+        first = [f"{' '.join(map(str, row.names or row.triplet))} {row.log_score:.3f}" for row in self[:3]]
+        return f"Ranking({len(self)}: {', '.join(first)}{', ...' if len(self) > 3 else ''})"
+
+    def names(self) -> list[tuple[str, str, str]]:
+        """The triplets in words, best first."""
+        if self.vocabulary is None:
+            raise PolyadicError("Ranking: class names are unknown; rank with rank_relations(..., vocabulary=...)")
+        return [self.vocabulary.decode(triplet) for triplet in self.triplet.tolist()]
+
+    @overload
+    def __getitem__(self, index: int) -> RankedTriplet: ...
+    @overload
+    def __getitem__(self, index: slice | Tensor) -> Ranking: ...
+    def __getitem__(self, index: SupportsIndex | slice | Tensor) -> RankedTriplet | Ranking:
+        """One `RankedTriplet` by number, or the `Ranking` of a slice, an index tensor or a mask."""
+        if isinstance(index, slice) or (isinstance(index, Tensor) and index.ndim > 0):
+            return self.map(lambda column: column[index])
+        at = operator.index(index)
+        return self._row(int(self.pair[at]), self.triplet[at].tolist(), float(self.log_score[at]))
+
+    def __iter__(self) -> Iterator[RankedTriplet]:
+        for row in zip(self.pair.tolist(), self.triplet.tolist(), self.log_score.tolist(), strict=True):
+            yield self._row(*row)
+
+    def _row(self, pair: int, triplet: list[int], score: float) -> RankedTriplet:
+        names = None if self.vocabulary is None else self.vocabulary.decode(triplet)
+        subject, predicate, object = triplet
+        return RankedTriplet(pair, subject, predicate, object, score, names)
+
+
+def merge_rankings(parts: Sequence[Ranking], sizes: tuple[int, int, int], top: int) -> Ranking:
+    """The best of several rankings of different pairs; equal scores by (pair, subject, predicate, object)."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        none, zero = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.float64)
+        return Ranking(none, none.view(0, 3), zero, zero, zero, zero, zero, zero)
+    columns: dict[str, Any] = {
+        field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Ranking)[:-1]
+    }
+    joined = Ranking(**columns, vocabulary=parts[0].vocabulary)
+    order = flat_index(joined, sizes).argsort()
+    order = order[joined.log_score[order].argsort(descending=True, stable=True)]
+    return joined[order[:top]]
+
+
+def flat_index(ranking: Ranking, sizes: tuple[int, int, int]) -> Int[Tensor, " N"]:
+    """Index of each entry in the flattened [B, S, P, O] tensor."""
+    S, P, O = sizes
+    s, p, o = ranking.triplet.unbind(-1)
+    return ((ranking.pair * S + s) * P + p) * O + o
 
 
 def rank_relations(
@@ -42,9 +139,9 @@ def rank_relations(
     prior: SparsePrior | None = None,
     log_selected: Float[Tensor, " B"] | None = None,
     log_boxes: Float[Tensor, " B"] | None = None,
+    *,
     k: SupportsIndex | Int[Tensor, " B"] | None = None,
     top: SupportsIndex = 100,
-    *,
     prior_exponent: float = 1.0,
     selected_exponent: float = 1.0,
     boxes_exponent: float = 1.0,
@@ -53,7 +150,7 @@ def rank_relations(
     dedup: Dedup | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> Ranking:
-    """The best `top` triplets of one image, at most `k` per ordered pair, by falling log f_spo.
+    """Find the best `top` triplets of one image, at most `k` per ordered pair, by falling log f_spo.
 
     log f_spo = log ψ_c + prior_exponent · log ψ_u + selected_exponent · log P(X_sel) + boxes_exponent · log P(B_s,
     B_o | I), with all exponents 1 in the paper. Equal scores are ordered by (pair, subject, predicate, object),
@@ -70,12 +167,12 @@ def rank_relations(
         prior_exponent: 1 in the paper.
         selected_exponent: 1 in the paper.
         boxes_exponent: 1 in the paper.
-        k_unit: what k counts: "triplet" (the paper), or "predicate", which needs `labels` (the peers).
-        labels: (subject, object) class of each pair, from a detector or the truth; only predicates compete, so both
-            units count the same. The score
-            stays the joint ψ_c(s, p, o); rank `cp.given(subject=..., object=...)` for P(p | s, o) instead.
-        dedup: lets the same triplet on nearly the same boxes count for less.
-        vocabulary: the names of the CP tensor's classes, for the answer; a prior of other names is refused.
+        k_unit: what k counts: "triplet" (the paper), or "predicate", which needs `labels` (other papers).
+        labels: (subject, object) class of each pair, from a detector or the ground truth; only predicates compete, so
+            both units count the same. The score stays the joint ψ_c(s, p, o); rank
+            `cp.given(subject=..., object=...)` for P(p | s, o) instead.
+        dedup: reduces the score of a triplet repeated on nearly the same boxes.
+        vocabulary: the names of the CP tensor's classes, for the result; a prior with other names is refused.
 
     On the CPU the search is compiled at its first use on a machine, which takes some seconds.
 
@@ -83,44 +180,25 @@ def rank_relations(
     >>> [(r.pair, r.subject, r.predicate, r.object) for r in rank_relations(cp, k=1, top=2)]
     [(0, 0, 1, 0), (1, 0, 1, 0)]
     """
-    if not isinstance(cp, CPTensor) or not isinstance(prior, SparsePrior | None) or not isinstance(dedup, Dedup | None):
-        raise PolyadicError(
-            f"rank_relations: expected a CPTensor, a TripletPrior or None, and a Dedup or None, "
-            f"got {type(cp).__name__}, {type(prior).__name__} and {type(dedup).__name__}"
-        )
-    if len(cp.batch_shape) != 1:
-        raise PolyadicError(
-            f"rank_relations: expected the pairs of one image, factors [B, R, classes], "
-            f"got batch shape {list(cp.batch_shape)}"
-        )
-    B, triplets_per_pair = cp.batch_shape[0], math.prod(cp.sizes)
+    _check_types(cp, prior, dedup)
     exponents = {"prior": prior_exponent, "selected": selected_exponent, "boxes": boxes_exponent}
     for name, number in exponents.items():
         if not isinstance(number, int | float) or not math.isfinite(number):
             raise PolyadicError(f"rank_relations: {name}_exponent must be a finite number, got {number!r}")
-    if B * triplets_per_pair >= 2**62:
-        raise PolyadicError(f"rank_relations: {B} pairs of sizes {cp.sizes} overflow a 64-bit index; split the pairs")
-    caps = _caps(k, B, triplets_per_pair)
-    top = _positive(top, "top")
-    _check_names(cp, prior, vocabulary)
-    if prior is not None and tuple(prior.sizes) != cp.sizes:
-        raise PolyadicError(
-            f"rank_relations: the prior counts triplets of sizes {tuple(prior.sizes)}, the CP tensor has {cp.sizes}; "
-            "use the prior of the same vocabulary"
-        )
     if k_unit not in ("triplet", "predicate") or (k_unit == "predicate" and labels is None):
         raise PolyadicError(
             f"rank_relations: k_unit is 'triplet', or 'predicate' together with labels [B, 2]; "
             f"got k_unit={k_unit!r} {'with' if labels is not None else 'without'} labels"
         )
-    if dedup is not None and len(dedup.boxes) != B:
-        raise PolyadicError(f"rank_relations: dedup has the boxes of {len(dedup.boxes)} pairs, the CP tensor {B} pairs")
+    _check_names(cp, prior, vocabulary)
+    B, triplets_per_pair = cp.batch_shape[0], math.prod(cp.sizes)
+    caps, top = _caps(k, B, triplets_per_pair), _positive(top, "top")
 
     with torch.no_grad():
         home = cp.device
         work = torch.device("cpu") if home.type == "mps" else home  # MPS has no float64
-        selected = _part(log_selected, "log_selected", selected_exponent, B, work)
-        boxes = _part(log_boxes, "log_boxes", boxes_exponent, B, work)
+        selected = _weighted(log_selected, "log_selected", selected_exponent, B).to(work)
+        boxes = _weighted(log_boxes, "log_boxes", boxes_exponent, B).to(work)
         weights = weights_of(prior, prior_exponent, work)
         _check_weights(weights, triplets_per_pair)
         problem = Problem(cp if work == home else cp.to(work), selected + boxes, weights)
@@ -141,17 +219,42 @@ def rank_relations(
         others = log_prior + selected + boxes + repeat
         precise = not len(pair) or float(others.min()) > -1e6  # else the difference would lose the digits of ψ_c
         log_cp = score - others if precise else _log_cp(problem.cp, pair, triplet)
-        found = Ranking(pair, triplet, score, log_cp, log_prior, selected, boxes, repeat, vocabulary)
-        return found if work == home else found.to(home)
+        ranking = Ranking(pair, triplet, score, log_cp, log_prior, selected, boxes, repeat, vocabulary)
+        if work == home:
+            return ranking
+        return ranking.map(lambda x: (x.float() if x.is_floating_point() else x).to(home))
 
 
 def _log_cp(cp: CPTensor, pair: Tensor, triplet: Tensor) -> Tensor:
-    """[N]: log ψ_c of the entries found, in float64, with Z of their pairs alone."""
+    """[N]: log ψ_c of ranked entries, in float64, with Z of their pairs alone."""
     pairs, place = pair.unique(return_inverse=True)
     log_z = cp[pairs].to(torch.float64).log_z()[place]
     parts = zip(cp.factors, triplet.unbind(-1), strict=True)
     joint = torch.stack([x[pair, :, label].double() for x, label in parts]).sum(0)  # [N, R]
     return joint.logsumexp(-1) - log_z
+
+
+def _check_types(cp: CPTensor, prior: SparsePrior | None, dedup: Dedup | None) -> None:
+    if not isinstance(cp, CPTensor) or not isinstance(prior, SparsePrior | None) or not isinstance(dedup, Dedup | None):
+        raise PolyadicError(
+            f"rank_relations: expected a CPTensor, a TripletPrior or None, and a Dedup or None, "
+            f"got {type(cp).__name__}, {type(prior).__name__} and {type(dedup).__name__}"
+        )
+    if len(cp.batch_shape) != 1:
+        raise PolyadicError(
+            f"rank_relations: expected the pairs of one image, factors [B, R, classes], "
+            f"got batch shape {list(cp.batch_shape)}"
+        )
+    B = cp.batch_shape[0]
+    if B * math.prod(cp.sizes) >= 2**62:
+        raise PolyadicError(f"rank_relations: {B} pairs of sizes {cp.sizes} overflow a 64-bit index; split the pairs")
+    if prior is not None and tuple(prior.sizes) != cp.sizes:
+        raise PolyadicError(
+            f"rank_relations: the prior counts triplets of sizes {tuple(prior.sizes)}, the CP tensor has {cp.sizes}; "
+            "use the prior of the same vocabulary"
+        )
+    if dedup is not None and len(dedup.boxes) != B:
+        raise PolyadicError(f"rank_relations: dedup has the boxes of {len(dedup.boxes)} pairs, the CP tensor {B} pairs")
 
 
 def _check_names(cp: CPTensor, prior: SparsePrior | None, vocabulary: Vocabulary | None) -> None:
@@ -200,22 +303,22 @@ def _caps(k: SupportsIndex | Tensor | None, pairs: int, most: int) -> Tensor:
     return k.cpu().long().clamp_max(most)
 
 
-def _part(log_probability: Tensor | None, name: str, exponent: float, pairs: int, device: torch.device) -> Tensor:
+def _weighted(log_probability: Tensor | None, name: str, exponent: float, pairs: int) -> Tensor:
+    """[B] in float64 on the CPU: the log-probability of each pair times its exponent, 0 without one."""
     if log_probability is None:
-        return torch.zeros(pairs, dtype=torch.float64, device=device)
+        return torch.zeros(pairs, dtype=torch.float64)
     if require_tensor(log_probability, f"rank_relations: {name}").shape != (pairs,):
         raise PolyadicError(
             f"rank_relations: {name} must be one number per pair [{pairs}], got {list(log_probability.shape)}"
         )
-    part = log_probability.to(device).double()
-    # 0 · -inf is 0 here: an exponent of 0 leaves the part out
-    weighted = part * exponent if exponent else torch.zeros_like(part)
-    wrong = ~(part <= 1e-6) | (weighted == math.inf)  # NaN is not below
+    log = log_probability.cpu().double()
+    weighted = log * exponent if exponent else torch.zeros_like(log)  # 0 · -inf is 0: the term is left out
+    wrong = ~(log <= 1e-6) | (weighted == math.inf)  # NaN is not below
     if bool(wrong.any()):
         bad = int(wrong.nonzero()[0, 0])
         raise PolyadicError(
             f"rank_relations: {name} must be the logarithm of a probability, at most 0, with a finite product with its "
-            f"exponent; pair {bad} has {float(part[bad])}"
+            f"exponent; pair {bad} has {float(log[bad])}"
         )
     return weighted
 
@@ -253,10 +356,10 @@ def _triplet_search(problem: Problem, prior: SparsePrior | None, exponent: float
             value, flat = tensors.search(terms, k, most)
         if len(value) == most and float(value[-1]) >= SAFE:
             return terms.log_score(value), flat
-        # Too few, or too small to be trusted: the pairs that lack entries are searched again in logs.
+        # Too few, or too small to be trusted: search the pairs that lack entries again in logs.
         value, flat = value[value >= SAFE], flat[value >= SAFE]
-        score, held = terms.log_score(value), torch.bincount(flat // triplets_per_pair, minlength=B)
-        short = (held < k) & (problem.log_pair > -math.inf)
+        score, counts = terms.log_score(value), torch.bincount(flat // triplets_per_pair, minlength=B)
+        short = (counts < k) & (problem.log_pair > -math.inf)
         part = short.nonzero()[:, 0]
         again = Problem(problem.cp[part], problem.log_pair[part], problem.weights).terms(logs=True)
         more, place = tensors.search(again, k[part], most)
@@ -296,9 +399,8 @@ def _label_search(problem: Problem, labels: Tensor) -> Search:
     return search
 
 
-# The seen triplets of a prior in the kernel's order, which depends on the exponent's sign: made once, kept as long as
-# the prior.
-_SEEN: WeakKeyDictionary[SparsePrior, dict[bool, Seen]] = WeakKeyDictionary()
+# The seen triplets of a prior in the kernel's order, which depends on the exponent's sign: built once per prior.
+_INDEX: WeakKeyDictionary[SparsePrior, dict[bool, SubjectIndex]] = WeakKeyDictionary()
 
 
 def _compiled(
@@ -309,10 +411,10 @@ def _compiled(
     a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
     keys, weight = terms.keys.numpy(), terms.seen.numpy()
     try:
-        known = {} if prior is None else _SEEN.setdefault(prior, {})
-    except TypeError:  # a prior of the user's that cannot be remembered
-        known = {}
-    if falling not in known:
-        known[falling] = kernels.by_subject(keys, weights.log_seen.numpy(), terms.shape[1:])
-    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, known[falling], k.numpy(), top)
+        index = {} if prior is None else _INDEX.setdefault(prior, {})
+    except TypeError:  # a user's prior that has no weak references
+        index = {}
+    if falling not in index:
+        index[falling] = kernels.index_by_subject(keys, weights.log_seen.numpy(), terms.shape[1:])
+    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, index[falling], k.numpy(), top)
     return torch.from_numpy(value), torch.from_numpy(flat)

@@ -223,8 +223,8 @@ def search(  # type: ignore[no-untyped-def]
     return values[:size], indices[:size]
 
 
-class Seen(NamedTuple):
-    """The seen triplets by subject, then by falling weight; made once per prior."""
+class SubjectIndex(NamedTuple):
+    """The seen triplets by subject, then by falling weight; built once per prior."""
 
     place: Ints  # [M], into the sorted keys
     key: Ints  # [M]
@@ -233,15 +233,15 @@ class Seen(NamedTuple):
     heaviest: Ints  # the first few by weight
 
 
-def by_subject(keys: Ints, weight: Floats, sizes: tuple[int, int, int]) -> Seen:
-    """O(S + M log M)."""
+def index_by_subject(keys: Ints, weight: Floats, sizes: tuple[int, int, int]) -> SubjectIndex:
+    """Sort the seen triplets, in O(S + M log M)."""
     S, P, O = sizes
     subject = keys // (P * O)
     place = np.lexsort((-weight, subject))
     key = keys[place]
     triplet = np.stack([key // (P * O), key // O % P, key % O], -1).astype(np.int32)
     heaviest = np.argsort(-weight[place], kind="stable")[:SEEDS]
-    return Seen(place, key, triplet, np.searchsorted(subject, np.arange(S + 1)), heaviest)
+    return SubjectIndex(place, key, triplet, np.searchsorted(subject, np.arange(S + 1)), heaviest)
 
 
 def best_entries(
@@ -252,7 +252,7 @@ def best_entries(
     rest: float,
     keys: Ints,
     weight: Floats,
-    seen: Seen,
+    seen: SubjectIndex,
     k: int | Ints,
     top: int,
 ) -> tuple[Floats, Ints]:

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyadic.cp import CPTensor, SparsePrior
+from polyadic.cp import CPTensor
+from polyadic.prior import SparsePrior
 
 # Above this, no term that matters has been lost to underflow; below, the search is done again in logs.
 SAFE = 1e-280

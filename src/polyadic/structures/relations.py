@@ -6,6 +6,7 @@ import json
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -43,8 +44,8 @@ class Relation(NamedTuple):
     triplet: tuple[int, int, int]
     score: float  # f_spo, or another model's score
     boxes: tuple[Box, Box]  # of subject and object
-    names: tuple[str, str, str] | None = None
-    probability: float | None = None
+    names: tuple[str, ...] = ()  # (subject, predicate, object), if known
+    probability: float = nan  # P(triplet | its pair of boxes), if known
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,13 +66,17 @@ class Relations:
     labels: Int[np.ndarray, " N"] | None = None
     confidences: Float[np.ndarray, " N"] | None = None
     size: tuple[float, float] | None = None  # the frame of the boxes; None: the annotated one
-    log_cp: Float[np.ndarray, " M"] | None = None  # log ψ_c
-    log_prior: Float[np.ndarray, " M"] | None = None  # a log ψ_u
-    log_selected: Float[np.ndarray, " M"] | None = None  # b log P(X_sel)
-    log_boxes: Float[np.ndarray, " M"] | None = None  # c log P(B_s, B_o | I)
-    log_repeat: Float[np.ndarray, " M"] | None = None  # penalty for a triplet repeated on nearly the same boxes
-    probability: Float[np.ndarray, " M"] | None = None  # P(triplet | its pair), or given the names asked for
-    given: Mapping[str, str] | None = None  # the names asked for, of an answer to a query
+    log_cp: Float[np.ndarray, " M"] | None = field(default=None, compare=False)  # log ψ_c
+    log_prior: Float[np.ndarray, " M"] | None = field(default=None, compare=False)  # a log ψ_u
+    log_selected: Float[np.ndarray, " M"] | None = field(default=None, compare=False)  # b log P(X_sel)
+    log_boxes: Float[np.ndarray, " M"] | None = field(default=None, compare=False)  # c log P(B_s, B_o | I)
+    log_repeat: Float[np.ndarray, " M"] | None = field(
+        default=None, compare=False
+    )  # penalty for a triplet repeated on nearly the same boxes
+    probability: Float[np.ndarray, " M"] | None = field(
+        default=None, compare=False
+    )  # P(triplet | its pair), or given the names asked for
+    given: Mapping[str, str] | None = field(default=None, compare=False)  # the names asked for, of an answer to a query
     vocabulary: Vocabulary | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -111,8 +116,8 @@ class Relations:
         at = operator.index(index)
         pair, triplet = tuple(self.pairs[at].tolist()), tuple(self.triplets[at].tolist())
         subject, object = (tuple(self.boxes[box].tolist()) for box in pair)
-        names = None if self.vocabulary is None else self.vocabulary.decode(triplet)
-        probability = None if self.probability is None else float(self.probability[at])
+        names = () if self.vocabulary is None else self.vocabulary.decode(triplet)
+        probability = nan if self.probability is None else float(self.probability[at])
         return Relation(pair, triplet, float(self.f_spo[at]), (subject, object), names, probability)
 
     def __iter__(self) -> Iterator[Relation]:

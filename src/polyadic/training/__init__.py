@@ -17,7 +17,7 @@ import torch
 from polyadic import progress
 from polyadic.config import Config, load_config
 from polyadic.detectors.faster_rcnn import Detector
-from polyadic.model.relation_model import RelationModel
+from polyadic.model.relation_model import DetectorSlot, RelationModel
 from polyadic.model.storage import pick_device
 from polyadic.prior import TripletPrior
 from polyadic.structures.vocabulary import PolyadicError
@@ -93,7 +93,7 @@ def _detect(setup: Setup, detector: Detector) -> None:
     config, folder, data = setup.config, setup.folder, setup.data
     try:
         keep_detector(Path(config.data.detector), folder / "model")
-        setup.model.saved_detector = folder / "model" / KEPT
+        setup.model.detector_slot = DetectorSlot(folder=folder / "model" / KEPT)
         if config.proposals.epochs and data.detections is None:
             proposals = detected(detector, (*data.fit, *data.validation), folder / FOUND, config.workers)
             boxes = sum(map(len, proposals.values()))

@@ -26,7 +26,7 @@ from polyadic.datasets import held_out, load_dataset
 from polyadic.datasets.toy.world import World
 from polyadic.io.records import read_detections
 from polyadic.model.backbone import Backbone
-from polyadic.model.features import PairInputs, make_inputs, union_rows
+from polyadic.model.features import PairInputs, pair_inputs, union_rows
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -117,15 +117,15 @@ class Examples(TorchDataset[Example]):
             pairs = ordered_pairs(len(boxes.boxes))
             target = torch.zeros(len(pairs))
         pooled = Pooled() if self.regions is None else self.regions.find(scene, boxes.boxes, pairs, self.source.fixed)
-        inputs = make_inputs(
+        inputs = pair_inputs(
             boxes.boxes,
-            boxes.labels,
-            boxes.scores,
-            scene.frame,
             pairs,
-            self.sources,
-            pooled.regions,
-            pooled.unions,
+            scene.frame,
+            sources=self.sources,
+            labels=boxes.labels,
+            scores=boxes.scores,
+            regions=pooled.regions,
+            unions=pooled.unions,
         )
         return Example(scene, boxes, inputs, target, Pooled(picture=pooled.picture))
 

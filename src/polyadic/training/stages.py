@@ -17,15 +17,16 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import Dataset
 
 from polyadic import progress
-from polyadic.boxes import box_place, ordered_pairs, pair_numbers
+from polyadic.boxes import box_place, context_features, ordered_pairs
 from polyadic.config.schema import Config, PixelsConfig, StageConfig
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import PairInputs
 from polyadic.model.relation_model import PRECISION, RelationModel
-from polyadic.model.scoring import ALL, PairScores, Parts
+from polyadic.model.scoring import ALL, ScoredPairs, ScoreTerms
 from polyadic.model.storage import pick_device
+from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import BoxSource, Example, Examples, Task, load_training
@@ -44,7 +45,7 @@ def score_scenes(
     workers: int = 0,
     seed: int = 0,
     text: str = "scores",
-) -> Iterator[tuple[Example, PairScores]]:
+) -> Iterator[tuple[Example, ScoredPairs]]:
     """All ordered pairs of each image, in order, as at test time: overlapping detections are left out."""
     source = replace(source, nms=model.config.ranking.nms)
     examples = Examples(scenes, "everything", source, model.config.sources, regions, (seed, "validation", 0))
@@ -52,8 +53,10 @@ def score_scenes(
     batches = load_batches(examples, [[at] for at in range(len(scenes))], workers)
     for (example,) in progress.track(batches, text, len(scenes)):
         inputs = example.complete(regions, model.backbone).to(model.device)
-        confidences = None if source.true else torch.from_numpy(example.boxes.scores)
-        yield example, model.score(inputs, confidences)
+        boxes = example.boxes
+        detections = Detections(example.scene.name, boxes.boxes, boxes.labels, boxes.scores, example.scene.frame)
+        block = model.score_block(inputs, None if source.true else torch.from_numpy(boxes.scores))
+        yield example, ScoredPairs(model, detections, inputs, kept=(block,))
 
 
 @torch.no_grad()
@@ -65,7 +68,7 @@ def recall(
     workers: int,
     seed: int,
     k: int | None,
-    parts: Parts = ALL,
+    terms: ScoreTerms = ALL,
 ) -> dict[str, float]:
     """R@50 and R@100 (lu2016): phrase classification on true boxes, else relationship detection; and the held-out loss.
 
@@ -76,20 +79,21 @@ def recall(
     evaluator = Evaluator([protocol], len(model.vocabulary.predicates))
     loss, rows = 0.0, 0
     for example, scores in score_scenes(model, scenes, source, regions, workers, seed, "validation"):
-        evaluator.update(example.scene, model.predictions(example.scene, scores, k, 100, parts))
+        evaluator.update(example.scene, scores.rank(k, 100, terms=terms))
         loss, rows = loss + annotated_loss(example, scores), rows + len(example.boxes.pairs)
     found = {f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}
     return {**found, "loss": loss / rows} if rows else found
 
 
-def annotated_loss(example: Example, scores: PairScores) -> float:
+def annotated_loss(example: Example, scores: ScoredPairs) -> float:
     """-log ψ_c of an image's annotated pairs, summed."""
     if not len(example.boxes.pairs):
         return 0.0
     place = {tuple(pair): at for at, pair in enumerate(scores.pairs.tolist())}
-    at = torch.tensor([place[tuple(pair)] for pair in example.boxes.pairs.tolist()], device=scores.pairs.device)
+    (block,) = scores.blocks()
+    at = torch.tensor([place[tuple(pair)] for pair in example.boxes.pairs.tolist()], device=block.pairs.device)
     triplets = torch.from_numpy(example.boxes.triplets).to(at.device)
-    return float(scores.cp[at].nll(triplets).cpu().double().sum())  # MPS has no float64
+    return float(block.cp[at].nll(triplets).cpu().double().sum())  # MPS has no float64
 
 
 class Stage(ABC):
@@ -347,7 +351,7 @@ class PairStage(RelationStage):
             config.workers,
             config.seed,
             config.validation.k or None,
-            Parts(selected=self.task == "selection"),
+            ScoreTerms(selected=self.task == "selection"),
         )
         return {"recall": (metrics["R@50"] + metrics["R@100"]) / 2, **metrics} if metrics else {}
 
@@ -453,7 +457,7 @@ class _Pairs:
         row = torch.zeros(n, n, dtype=torch.long)
         row[pairs[:, 0], pairs[:, 1]] = torch.arange(len(pairs))
         first, second = torch.from_numpy(known.pairs).unbind(-1)
-        numbers, predicates = pair_numbers(boxes, frames, pairs), torch.from_numpy(known.triplets)[:, 1]
+        numbers, predicates = context_features(boxes, frames, pairs), torch.from_numpy(known.triplets)[:, 1]
         return cls(scene.name, box_place(boxes, frames), labels, pairs, numbers, row[first, second], predicates)
 
     @classmethod

@@ -170,7 +170,7 @@ def test_every_switch_has_an_option(run: Run, root: Path, tmp_path: Path) -> Non
         (("--protocol", "lu2017"), "no protocol is called 'lu2017'; known: lu2016, reldn, motifs, vtranse, dsr"),
         (("--task", "nothing"), "task must be relationship or phrase"),
         (("--split", "dev"), "no split is called 'dev'"),
-        (("--top", "0"), "tops must be rising whole numbers from 1"),
+        (("--top", "0"), "tops must be increasing"),
         (("--detections", "none.mat"), "no file none.mat"),
         (("--validation", "none.jsonl", "--k", "free"), "vrd has no validation images"),
         (("--validation", "none.jsonl"), "--validation is for choosing k: give --k free as well"),
@@ -216,7 +216,7 @@ def test_predictions_that_look_wrong_are_scored_with_a_note(run: Run, root: Path
     file.write_text("\n".join(json.dumps({**x, "boxes": y}) for x, y in zip(lines, small, strict=True)))
     assert "all boxes lie within 2 pixels" in run("evaluate", *arguments).out
     file.write_text("\n".join(json.dumps({**x, "size": [100, 50]}) for x in lines))
-    assert "the size is of another shape than the annotated frame in 2 images" in run("evaluate", *arguments).out
+    assert "another aspect ratio than the annotated frame in 2 images" in run("evaluate", *arguments).out
     assert "at most 2 per pair of boxes: a larger k changes nothing" in run("evaluate", *arguments).out
     file.write_text("\n")
     empty = run("evaluate", *arguments)

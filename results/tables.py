@@ -86,7 +86,7 @@ def misses() -> str:
         for fit in ("plain", "cross-fitted")
         for top in (50, 100)
     ]
-    return _table(["k = 10, percent of the truths", *shares(rows, "plain", 10, 50)], body)
+    return _table(["k = 10, percent of the ground truths", *shares(rows, "plain", 10, 50)], body)
 
 
 def speed() -> str:

@@ -100,7 +100,7 @@ def test_numbers_beyond_float16_are_not_cut_off_in_silence(tmp_path: Path) -> No
 def test_each_model_has_a_card() -> None:
     for name in MODELS:
         card = (model_folder(name) / "CARD.md").read_text()
-        for title in ("## Data", "## Protocol and numbers", "## Limits", "## Licence", "## How to make it again"):
+        for title in ("## Data", "## Protocol and numbers", "## Limits", "## Licence", "## How to reproduce it"):
             assert title in card
         assert "<!-- table vrd-boxes -->" in card  # tests/test_docs.py: as the results have it
 

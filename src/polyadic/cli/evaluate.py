@@ -97,7 +97,9 @@ def command(
     ] = None,
     tie: Annotated[
         Literal["first", "last"] | None,
-        typer.Option("--tie", help="Which of equally overlapping ground truths a prediction takes.", rich_help_panel=_PROTOCOL),
+        typer.Option(
+            "--tie", help="Which of equally overlapping ground truths a prediction takes.", rich_help_panel=_PROTOCOL
+        ),
     ] = None,
     iou_offset: Annotated[
         int | None,

@@ -255,7 +255,7 @@ def _load_model(run: Path | None, device: str, threads: int) -> RelationModel:
 
     name = next(iter(MODELS))
     typer.echo(f"model: {MODELS[name]} ({name}, comes with polyadic)", err=True)
-    return RelationModel.shipped(name, pick_device(device))
+    return RelationModel.pretrained(name, pick_device(device))
 
 
 def _set_detector(

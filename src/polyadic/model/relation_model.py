@@ -343,7 +343,7 @@ class RelationModel(nn.Module):
         return load(Path(folder), torch.device(device), vocabulary)
 
     @classmethod
-    def shipped(cls, name: str = "vrd-boxes", device: str | torch.device = "cpu") -> RelationModel:
+    def pretrained(cls, name: str = "vrd-boxes", device: str | torch.device = "cpu") -> RelationModel:
         """Load a model that comes with the package: no dataset, no training. Its CARD.md says how it was trained."""
         from polyadic.pretrained import model_folder
 

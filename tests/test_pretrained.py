@@ -43,7 +43,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture(scope="module")
 def model() -> RelationModel:
-    return RelationModel.shipped()
+    return RelationModel.pretrained()
 
 
 # the model
@@ -64,7 +64,7 @@ def test_the_model_has_vrd_s_names_in_vrd_s_order(model: RelationModel) -> None:
 
 def test_another_name_is_refused_in_one_line() -> None:
     with pytest.raises(PolyadicError, match="no model 'coco' comes with polyadic, only vrd-boxes"):
-        RelationModel.shipped("coco")
+        RelationModel.pretrained("coco")
 
 
 def test_half_the_bytes_give_nearly_the_same_answers(tmp_path: Path) -> None:

@@ -322,23 +322,16 @@ class PairStage(RelationStage):
     def box_source(self) -> BoxSource:
         """Choose the boxes that the stage is trained on."""
 
-    @abstractmethod
-    def pair_loss(self, inputs: PairInputs, target: Tensor, used: list[Example]) -> tuple[Tensor, int]:
-        """Compute the mean loss over the pairs of several images."""
-
     def examples(self, epoch: int) -> Dataset[Any]:
         """List the examples of an epoch."""
         seed, nulls = (self.config.seed, self.name, epoch), self.config.selector.nulls
         return Examples(self.data.fit, self.task, self.source, self.config.sources, self.setup.regions, seed, nulls)
 
-    def loss(self, batch: list[Example]) -> tuple[Tensor, int] | None:
-        """Compute the loss of the batch's pairs."""
-        used = [example for example in batch if len(example.target)]
-        if not used:
-            return None
+    def join(self, used: list[Example]) -> tuple[PairInputs, Tensor]:
+        """Join the inputs and the targets of several images."""
         parts = [example.complete(self.setup.regions, self.model.backbone).to(self.device) for example in used]
         target = torch.cat([example.target for example in used]).to(self.device)
-        return self.pair_loss(PairInputs.join(parts), target, used)
+        return PairInputs.join(parts), target
 
     def validate(self) -> dict[str, float]:
         """Compute recall and loss on the held-out images."""
@@ -376,8 +369,12 @@ class TripletStage(PairStage):
     def box_source(self) -> BoxSource:
         return BoxSource()
 
-    def pair_loss(self, inputs: PairInputs, target: Tensor, used: list[Example]) -> tuple[Tensor, int]:
+    def loss(self, batch: list[Example]) -> tuple[Tensor, int] | None:
         """Compute -log ψ_c; for a head of labels, the cross-entropy of the labels."""
+        used = [example for example in batch if len(example.target)]
+        if not used:
+            return None
+        inputs, target = self.join(used)
         if self.config.head.labels:
             labels = torch.cat([torch.from_numpy(example.boxes.labels) for example in used]).to(self.device)
             return self.model.label_nll(inputs, labels), len(labels)
@@ -406,8 +403,12 @@ class SelectionStage(PairStage):
     def box_source(self) -> BoxSource:
         return self.setup.proposal_source if self.config.proposals.epochs else BoxSource()
 
-    def pair_loss(self, inputs: PairInputs, target: Tensor, used: list[Example]) -> tuple[Tensor, int]:
+    def loss(self, batch: list[Example]) -> tuple[Tensor, int] | None:
         """Compute the binary cross-entropy of whether a pair is annotated."""
+        used = [example for example in batch if len(example.target)]
+        if not used:
+            return None
+        inputs, target = self.join(used)
         logit = self.model.selection_logit(inputs)
         return binary_cross_entropy_with_logits(logit, target.to(logit)), len(target)
 

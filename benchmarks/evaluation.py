@@ -29,14 +29,19 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import evaluation_oracle as plain
 
-from polyadic.datasets import load_dataset
-from polyadic.evaluation import Evaluator, evaluate
+from polyadic import (
+    Dataset,
+    Detections,
+    Protocol,
+    Relations,
+    Scene,
+    evaluate,
+    get_protocol,
+    load_dataset,
+    read_detections,
+)
+from polyadic.evaluation import Evaluator
 from polyadic.evaluation.baselines import CountTable
-from polyadic.evaluation.protocol import Protocol, get_protocol
-from polyadic.io.records import read_detections
-from polyadic.structures.detections import Detections
-from polyadic.structures.relations import Relations
-from polyadic.structures.scenes import Dataset, Scene
 
 OUT = Path(__file__).parents[1] / "results" / "evaluation.csv"
 LU = get_protocol("lu2016")

@@ -24,7 +24,7 @@ from ranking import SIZES, factors, seconds
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from polyadic.cp import CPTensor
+from polyadic import CPTensor
 
 
 def closed(cp: CPTensor, triplet: Tensor) -> Tensor:

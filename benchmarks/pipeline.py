@@ -26,16 +26,13 @@ from typing import Any
 import torch
 
 import polyadic.model.relation_model
+from polyadic import Config, RelationModel, TripletPrior, Vocabulary
 from polyadic.config import DETECTOR_PRESETS, PRESETS
-from polyadic.config.schema import Config
 from polyadic.datasets.toy.world import World
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.model.heads import TripletHead
-from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ScoredPairs
-from polyadic.prior import TripletPrior
 from polyadic.structures.images import open_photo
-from polyadic.structures.vocabulary import Vocabulary
 
 SPREAD = (1.0, 3.0, 1.0)  # deviations of a trained network's log-factors: subject, predicate, object
 BOXES, SEEN = 20, 6672  # per image; different training triplets of VRD

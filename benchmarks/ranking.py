@@ -26,9 +26,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from polyadic.cp import CPTensor
-from polyadic.prior import TripletPrior
-from polyadic.ranking import rank_relations
+from polyadic import CPTensor, TripletPrior, rank_relations
 
 SIZES = {"VRD": (100, 70, 100), "VG150": (150, 50, 150), "VG200": (200, 100, 200)}
 SEEN = {"VRD": 6_672, "VG150": 30_000, "VG200": 19_237}  # distinct triplets: VRD's own; the others assumed

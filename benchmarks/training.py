@@ -19,12 +19,10 @@ from pathlib import Path
 import torch
 from ranking import SIZES, seconds
 
+from polyadic import Config, CPTensor, train
 from polyadic.boxes import ordered_pairs
 from polyadic.config import PRESETS
-from polyadic.config.schema import Config
-from polyadic.cp import CPTensor
 from polyadic.model.heads import TripletHead
-from polyadic.training import train
 
 BACKBONES = {
     "toy": {},

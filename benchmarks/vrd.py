@@ -27,14 +27,11 @@ import numpy as np
 import torch
 from ranking import TOP, best_dense, dense_prior, flat_index, seconds
 
+from polyadic import CPTensor, Detections, TripletPrior, rank_relations
 from polyadic.config.schema import StageConfig
-from polyadic.cp import CPTensor
 from polyadic.experiments.runs import OpenRun, open_run
 from polyadic.model.features import PairInputs
 from polyadic.model.scoring import ScoredBlock, ScoredPairs
-from polyadic.prior import TripletPrior
-from polyadic.ranking import rank_relations
-from polyadic.structures.detections import Detections
 from polyadic.training.examples import BoxSource, Example, Examples
 from polyadic.training.loop import make_optimiser
 from polyadic.training.region_cache import FeatureCache

@@ -10,10 +10,7 @@ import time
 
 import torch
 
-from polyadic.cp import CPTensor
-from polyadic.prior import TripletPrior
-from polyadic.ranking import rank_relations
-from polyadic.structures.vocabulary import Vocabulary
+from polyadic import CPTensor, TripletPrior, Vocabulary, rank_relations
 
 NAMES = Vocabulary(
     objects=("person", "horse", "hat", "street", "grass"),

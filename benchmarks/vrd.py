@@ -71,7 +71,9 @@ def inference(run: OpenRun, count: int) -> tuple[dict[str, float], list[ScoredBl
     parts: dict[str, list[float]] = {"features": [], "heads": [], "ranking": []}
     kept = []
     scenes = run.data.scenes[:count]
-    examples = Examples(scenes, "everything", BoxSource(), run.config.sources, run.regions, (0, "benchmark", 0))
+    examples = Examples(
+        scenes, "everything", BoxSource(), sources=run.config.sources, regions=run.regions, seed=(0, "benchmark", 0)
+    )
     for at in range(len(scenes)):
         start = clock()
         inputs = examples[at].complete(run.regions, run.model.backbone)
@@ -118,7 +120,9 @@ def measure(folder: Path, root: Path, count: int) -> dict[str, object]:
     run = opened(folder, "train", root)
     scenes = [scene for scene in run.data if len(scene.relations)]
     few = scenes[: 5 * BATCH]
-    examples = Examples(few, "triplets", BoxSource(), run.config.sources, run.regions, (0, "benchmark", 0))
+    examples = Examples(
+        few, "triplets", BoxSource(), sources=run.config.sources, regions=run.regions, seed=(0, "benchmark", 0)
+    )
     made = [example for example in (examples[at] for at in range(len(few))) if len(example.target)]
     inputs = [example.complete(run.regions, run.model.backbone) for example in made]
     per_image = learning(run, made, inputs)

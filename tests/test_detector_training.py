@@ -26,7 +26,7 @@ from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import loop
 from polyadic.training import run as checkpoint
 from polyadic.training.detector import train_detector
-from polyadic.training.proposals import Pictures, load_boxes, mirror
+from polyadic.training.proposals import DetectorExamples, load_boxes, mirror
 
 PLACES = (
     "begin detector 1/2",
@@ -154,8 +154,8 @@ def test_half_of_the_pictures_are_mirrored_by_seed_epoch_and_name_alone() -> Non
     scenes = World(40, 0).dataset("train").scenes
     mirrored = {}
     for seed, epoch in ((0, 0), (0, 1), (5, 0)):
-        pictures = Pictures(scenes, seed, epoch)
-        again = Pictures(scenes[::-1], seed, epoch)
+        pictures = DetectorExamples(scenes, seed, epoch)
+        again = DetectorExamples(scenes[::-1], seed, epoch)
         plain = [torch.from_numpy(scene.boxes).float() for scene in scenes]
         mirrored[seed, epoch] = [not torch.equal(pictures[at].boxes, plain[at]) for at in range(40)]
         assert all(torch.equal(pictures[at].picture, again[39 - at].picture) for at in range(40))
@@ -205,7 +205,7 @@ def test_boxes_that_come_from_relations_are_said_to(tmp_path: Path) -> None:
 @leaves_the_frame
 def test_boxes_stand_where_they_belong_on_a_picture_of_another_size(tmp_path: Path) -> None:
     data = load_boxes(vrd(tmp_path))
-    shown = Pictures(data.fit, 0, 0)[0]
+    shown = DetectorExamples(data.fit, 0, 0)[0]
     assert shown.picture.shape == (3, 50, 50)  # annotated on 100 x 100
     left, top, right, bottom = (data.fit[0].boxes / 2).T
     turned = np.stack([50 - right, top, 50 - left, bottom], 1)

@@ -193,7 +193,7 @@ def test_overlapping_detections_are_left_out_when_tested_but_not_when_trained() 
     source = BoxSource({scene.name: given})
     assert len(source.boxes(scene, np.random.default_rng(0)).boxes) == 4
     model = model_of("evidence")
-    ((_, scores),) = score_scenes(model, [scene], source, None)
+    ((_, scores),) = score_scenes(model, [scene], source)
     np.testing.assert_allclose(scores.detections.boxes, boxes[1:], atol=1e-4)  # the surer of the two stays
 
 

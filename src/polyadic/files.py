@@ -142,11 +142,11 @@ def hide_paths(config: dict[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    names = {"python": platform.python_version(), "platform": platform.platform()}
     for name in ("polyadic", "torch", "torchvision", "timm", "numpy", "pillow"):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            names[name] = version(name)
+    return names
 
 
 LARGEST = 1e18  # no pixel, score or size is larger; a whole number beyond float64 would not even convert

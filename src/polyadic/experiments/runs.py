@@ -173,9 +173,10 @@ def predict_scenes(
 ) -> Iterator[tuple[Scene, list[Relations]]]:
     """Rank each image once per setting, after one pass through the network."""
     seed = model.config.seed  # of simulated boxes: the same as in validation
-    for example, scores in score_scenes(
-        model, images.scenes, images.boxes, images.regions, images.workers, seed, text=text
-    ):
+    scored = score_scenes(
+        model, images.scenes, images.boxes, regions=images.regions, workers=images.workers, seed=seed, text=text
+    )
+    for example, scores in scored:
         ranked = _rank_each(scores, settings, top)
         if images.boxes.true:
             ranked = {key: replace(each, labels=None, confidences=None) for key, each in ranked.items()}

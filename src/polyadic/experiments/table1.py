@@ -354,7 +354,7 @@ def _scored(
     for overlap in dict.fromkeys(ranker.config.ranking.nms for ranker in rankers.values()):
         models = [with_config(model, {"ranking.nms": overlap}) for model in group.models]
         same = [variant for variant in asked if rankers[variant.name].config.ranking.nms == overlap]
-        passes = [score_scenes(model, group.data.scenes, source, None) for model in models]
+        passes = [score_scenes(model, group.data.scenes, source) for model in models]
         for scored in zip(*passes, strict=True):
             averaged = mean_scores([scores for _, scores in scored])
             for variant in same:

@@ -17,7 +17,7 @@ from polyadic.model.relation_model import PRECISION
 from polyadic.model.storage import pick_device
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.loop import fit
-from polyadic.training.proposals import BoxData, Pictures, Shown, detect_scenes, load_boxes
+from polyadic.training.proposals import BoxData, DetectorExamples, Shown, detect_scenes, load_boxes
 from polyadic.training.run import Run, check_new, check_same, config_path, only_one
 from polyadic.training.stages import Stage
 
@@ -40,7 +40,7 @@ class DetectorStage(Stage):
 
     def examples(self, epoch: int) -> Dataset[Any]:
         """List the training images, half of them mirrored."""
-        return Pictures(self.data.fit, self.config.seed, epoch)
+        return DetectorExamples(self.data.fit, self.config.seed, epoch)
 
     def loss(self, batch: list[Shown]) -> tuple[Tensor, int]:
         """Sum Faster R-CNN's losses."""

@@ -57,12 +57,12 @@ class BoxSource:
         if self.true:
             return true_boxes(scene)
         if self.noise is not None:
-            found = self.noise.sample(scene, rng)
+            detections = self.noise.sample(scene, rng)
         else:
             assert self.detections is not None, "neither true nor simulated"
             none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), scene.frame)
-            found = self.detections.get(scene.name, none)
-        return proposal_boxes(scene, found.take(suppress(found.boxes, found.scores, self.nms)), rng)
+            detections = self.detections.get(scene.name, none)
+        return proposal_boxes(scene, detections.take(suppress(detections.boxes, detections.scores, self.nms)), rng)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +92,7 @@ class Examples(TorchDataset[Example]):
         scenes: Sequence[Scene],
         task: Task,
         source: BoxSource,
+        *,
         sources: Sequence[str],
         regions: Regions | None,
         seed: tuple[int, str, int],  # the run's, the stage, the epoch
@@ -152,8 +153,8 @@ class TrainingData:
         parts: list[str | np.ndarray] = [self.vocabulary.to_json(), self.annotations.triplets()]
         for scene in (*self.fit, *self.validation):
             parts += [scene.name, scene.boxes, scene.labels, scene.relations]
-        for name, found in sorted((self.detections or {}).items()):
-            parts += [name, found.boxes, found.labels, found.scores]
+        for name, detections in sorted((self.detections or {}).items()):
+            parts += [name, detections.boxes, detections.labels, detections.scores]
         for name, array in sorted((self.noise.to_arrays() if self.noise else {}).items()):
             parts += [name, array]
         return digest(*parts)
@@ -199,8 +200,8 @@ def load_training(config: Config) -> TrainingData:
     names = annotations.vocabulary
     detections = None
     if config.data.detections:
-        known = read_detections(Path(config.data.detections), names, sizes=annotations.sizes)
-        detections = {each.image: each for each in known}
+        stored = read_detections(Path(config.data.detections), names, sizes=annotations.sizes)
+        detections = {one_image.image: one_image for one_image in stored}
     noise = None
     if config.data.simulate:
         source = Path(config.data.simulate)

@@ -69,7 +69,7 @@ def load_batches(examples: TorchDataset[T], batches: Sequence[Sequence[int]], wo
     )
     for block in loader:
         batch = _unpack(block) if workers else block
-        for each in batch:
-            if isinstance(each, _Failure):
-                raise PolyadicError(each.message)
+        for example in batch:
+            if isinstance(example, _Failure):
+                raise PolyadicError(example.message)
         yield batch

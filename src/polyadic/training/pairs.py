@@ -30,9 +30,9 @@ class TrainingBoxes:
 
     def annotated(self) -> Bool[np.ndarray, "N N"]:
         """Whether an ordered pair is annotated."""
-        found = np.zeros((len(self.boxes), len(self.boxes)), bool)
-        found[self.pairs[:, 0], self.pairs[:, 1]] = True
-        return found
+        annotated = np.zeros((len(self.boxes), len(self.boxes)), bool)
+        annotated[self.pairs[:, 0], self.pairs[:, 1]] = True
+        return annotated
 
 
 def true_boxes(scene: Scene) -> TrainingBoxes:
@@ -87,5 +87,5 @@ def _iou(a: Float[np.ndarray, "N 4"], b: Float[np.ndarray, "M 4"]) -> Float[np.n
     overlap = shared.clip(0).prod(-1)
     area_a, area_b = ((x[:, 2:] - x[:, :2]).prod(-1) for x in (a, b))
     union = area_a[:, None] + area_b[None] - overlap
-    found: np.ndarray = np.where(union > 0, overlap / np.where(union > 0, union, 1), 0.0)
-    return found
+    iou: np.ndarray = np.where(union > 0, overlap / np.where(union > 0, union, 1), 0.0)
+    return iou

@@ -94,7 +94,7 @@ class Shown:
     labels: Int[Tensor, " N"]
 
 
-class Pictures(Dataset[Shown]):
+class DetectorExamples(Dataset[Shown]):
     """The images of one epoch, half of them mirrored; which ones depends on seed, epoch and image alone."""
 
     def __init__(self, scenes: Sequence[Scene], seed: int, epoch: int) -> None:
@@ -135,8 +135,8 @@ def detect_scenes(
     with progress.task(text, len(scenes)) as move:
         for batch in load_batches(_Photos(scenes), batches, workers):
             progress.check()
-            for found in detector.detect(batch, images):
-                yield scenes[done], found
+            for detections in detector.detect(batch, images):
+                yield scenes[done], detections
                 done += 1
             move(done)
 
@@ -187,23 +187,23 @@ def detected(
     workers: int = 0,
 ) -> dict[str, Detections]:
     """The boxes of each scene by its name; `folder` keeps them for the next time, and for after an interruption."""
-    own = fingerprint(detector)
-    found: dict[str, Detections] = {}
+    detector_key = fingerprint(detector)
+    detections: dict[str, Detections] = {}
     twice = next((name for name, n in Counter(scene.name for scene in scenes).items() if n > 1), None)
     if twice is not None:
         raise PolyadicError(f"two images are called {twice!r} (training and validation?): give each its own name")
     for at in range(0, len(scenes), IMAGES):
         part = scenes[at : at + IMAGES]
         text = f"boxes {at + 1:,} to {at + len(part):,} of {len(scenes):,}"
-        key = digest(own, *(f"{scene.name} {scene.frame} {scene.image}" for scene in part))
+        key = digest(detector_key, *(f"{scene.name} {scene.frame} {scene.image}" for scene in part))
         path = None if folder is None else folder / f"{key[:16]}.safetensors"
         if path is not None and path.is_file():
-            found |= {each.image: each for each in read_detections(path, detector.vocabulary)}
+            detections |= {image.image: image for image in read_detections(path, detector.vocabulary)}
             continue
         batch = max(1, detector.config.training.images)
-        new = [each for _, each in detect_scenes(detector, part, batch, workers, text)]
+        new = [image for _, image in detect_scenes(detector, part, batch, workers, text)]
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_detections(path, new, detector.vocabulary, overwrite=True)
-        found |= {each.image: each for each in new}
-    return found
+        detections |= {image.image: image for image in new}
+    return detections

@@ -106,22 +106,22 @@ class FeatureCache:
         """
         path = self._path(key)
         try:
-            with path.open("rb") as held:  # safe_open would call each failure "not found"
-                found = _read(path, key, check=key not in self._checked)
-                if isinstance(found, str) and not os.path.samestat(os.fstat(held.fileno()), path.stat()):
+            with path.open("rb") as file:  # safe_open would call each failure "not found"
+                entry = _read(path, key, check=key not in self._checked)
+                if isinstance(entry, str) and not os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     return self.load(key, rows)  # replaced while it was read: safe_open opens the path twice
         except FileNotFoundError:
             return None
         except (PermissionError, IsADirectoryError) as error:
-            found = f"cannot be read ({error.strerror})"
+            entry = f"cannot be read ({error.strerror})"
         except OSError as error:  # too many open files and the like: not the entry's fault
             raise PolyadicError(f"FeatureCache: cannot read {path} ({error}); see ulimit -n and the disk") from error
-        if isinstance(found, str):
-            self._discard(path, found)
+        if isinstance(entry, str):
+            self._discard(path, entry)
             return None
         self._checked.add(key)
         self._use(key)
-        return found | {name: _pick(found, name, index) for name, index in (rows or {}).items()}
+        return entry | {name: _pick(entry, name, index) for name, index in (rows or {}).items()}
 
     def store(self, key: str, tensors: Mapping[str, Tensor]) -> bool:
         """Keep the tensors; False when they do not fit beside the entries that must stay."""
@@ -289,8 +289,8 @@ def _serialise(key: str, tensors: Mapping[str, Tensor]) -> bytes:
 
     dense = {name: require_tensor(tensor, f"FeatureCache: {name}").detach().cpu() for name, tensor in tensors.items()}
     try:
-        own = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in dense.items()}
-        return save(own, {"format": _FORMAT, "checksum": _checksum(key, own)})
+        copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in dense.items()}
+        return save(copies, {"format": _FORMAT, "checksum": _checksum(key, copies)})
     except (KeyError, RuntimeError, SafetensorError) as error:
         kinds = sorted({f"{tensor.dtype} {tensor.layout}" for tensor in dense.values()})
         raise PolyadicError(f"FeatureCache: expected dense tensors that safetensors can hold, got {kinds}") from error
@@ -361,9 +361,9 @@ class Regions:
     def find(self, scene: Scene, boxes: Float[np.ndarray, "N 4"], pairs: Int[Tensor, "B 2"], kept: bool) -> Pooled:
         """`kept`: the features of these boxes may be in the cache."""
         if kept and self.cache.limit:
-            found = self.cache.load(self.key(scene, boxes), {"unions": union_rows(pairs, len(boxes))})
-            if found is not None:
-                return Pooled(found["regions"], found["unions"])
+            features = self.cache.load(self.key(scene, boxes), {"unions": union_rows(pairs, len(boxes))})
+            if features is not None:
+                return Pooled(features["regions"], features["unions"])
         return Pooled(picture=prepare_picture(scene.open(), self.pixels))
 
     def compute(
@@ -401,21 +401,21 @@ def fill(
     """Compute what the cache lacks. What has been computed stays, whenever this is interrupted."""
     if not regions.cache.limit or regions.full or not scenes:
         return
-    numbers = sum(_numbers(backbone, len(each)) for each in boxes)
+    numbers = sum(_numbers(backbone, len(rows)) for rows in boxes)
     per_image = round(2 * numbers / len(boxes))  # two bytes each
     known = [scene.name in regions.digests for scene in scenes]
     present = sum(regions.cache.has(regions.key(s, b)) for s, b, k in zip(scenes, boxes, known, strict=True) if k)
     if present == len(scenes):
         return
-    missing, told = _Missing(regions, scenes, boxes), False
+    missing, announced = _Missing(regions, scenes, boxes), False
     pictures = load_batches(missing, [[i] for i in range(len(scenes))], workers)
     for at, ((picture_digest, picture),) in enumerate(progress.track(pictures, "features", len(scenes))):
         scene = scenes[at]
         regions.digests[scene.name] = picture_digest
         if picture is not None and not regions.full:
-            if not told:
+            if not announced:
                 progress.say(announce(len(scenes), per_image, regions.cache, max(present, at)))
-                told = True
+                announced = True
             inside, unions = regions.compute(backbone, picture, boxes[at], scene)
             stored = regions.cache.store(regions.key(scene, boxes[at]), {"regions": inside, "unions": unions})
             regions.full = not stored

@@ -46,10 +46,9 @@ class Assumptions:
     co_located: float = 0.45  # ours: share of the false boxes that lie on a true one
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if not (0 <= value <= 1) or (each.name == "ceiling" and value == 0):
-                raise PolyadicError(f"Assumptions: {each.name} must be a share from 0 to 1, got {value}")
+        for name, value in vars(self).items():
+            if not (0 <= value <= 1) or (name == "ceiling" and value == 0):
+                raise PolyadicError(f"Assumptions: {name} must be a share from 0 to 1, got {value}")
 
 
 _OURS = Assumptions()
@@ -95,18 +94,18 @@ class DetectionNoise:
             raise PolyadicError(f"DetectionNoise: needs detections to learn from, got none in {len(images)} images")
         if not sum(len(scene.boxes) for scene in train):
             raise PolyadicError(f"DetectionNoise: needs training scenes with boxes, got none in {len(train)} scenes")
-        boxes = np.concatenate([_in_shares(each, sizes or {}) for each in images if len(each)])
-        labels, scores = (np.concatenate([getattr(each, name) for each in images]) for name in ("labels", "scores"))
-        for each in images:
-            _check_labels(each.labels, C, f"detections of {each.image}")
+        boxes = np.concatenate([_in_shares(image, sizes or {}) for image in images if len(image)])
+        labels, scores = (np.concatenate([getattr(image, name) for image in images]) for name in ("labels", "scores"))
+        for image in images:
+            _check_labels(image.labels, C, f"detections of {image.image}")
         for scene in train:
             _check_labels(scene.labels, C, f"scene {scene.name}")
 
         twice = 1 + assumed.duplicates
         frequency = np.bincount(np.concatenate([scene.labels for scene in train]), minlength=C) / len(train)
-        found = np.bincount(labels, minlength=C).astype(float)  # h, of all images
+        count = np.bincount(labels, minlength=C).astype(float)  # h, of all images
         true = twice * frequency * len(images)  # t, of all images, as often as it would be found
-        ratio = (found + _PRIOR_COUNT * found.sum() / true.sum()) / (true + _PRIOR_COUNT)
+        ratio = (count + _PRIOR_COUNT * count.sum() / true.sum()) / (true + _PRIOR_COUNT)
         recall, precision = assumed.ceiling * np.minimum(1, ratio), assumed.ceiling * np.minimum(1, 1 / ratio)
 
         edges = np.unique(np.quantile(scores, np.arange(_BINS) / _BINS, method="inverted_cdf"))  # each bin has its own
@@ -117,7 +116,7 @@ class DetectionNoise:
         right, wrong = _split(counts, precision)
         doubt = 1 - _posterior(precision, right, wrong)[labels, bins]  # P(false) of each detection
 
-        false = (1 - precision) * found  # by class
+        false = (1 - precision) * count  # by class
         confusion = _confusion(images, doubt, false)
         # a true box is chosen in its scene; where there is none, no false box lies on one
         below = np.zeros(C)
@@ -130,7 +129,7 @@ class DetectionNoise:
         if not weights.sum() > 0:
             weights = np.ones(len(weights))
         mean = float(false.sum() / len(images))
-        spread = float(np.var([len(each) for each in images]) - _variance_of_right(train, recall, assumed.duplicates))
+        spread = float(np.var([len(image) for image in images]) - _variance_of_right(train, recall, assumed.duplicates))
         chances = right, wrong, confusion, boxes, labels, weights / weights.sum()
         return cls(assumed, recall, precision, frequency, levels, *chances, mean, max(mean, spread))
 
@@ -139,21 +138,21 @@ class DetectionNoise:
         width, height = scene.frame
         n = len(scene.labels)
         _check_labels(scene.labels, len(self.recall), f"scene {scene.name}")
-        found = np.flatnonzero(rng.random(n) < self.recall[scene.labels])
-        found = np.concatenate([found, found[rng.random(len(found)) < self.assumed.duplicates]])
+        right = np.flatnonzero(rng.random(n) < self.recall[scene.labels])
+        right = np.concatenate([right, right[rng.random(len(right)) < self.assumed.duplicates]])
         wrong = self._number_false(rng)
-        chosen = rng.integers(0, n, rng.binomial(wrong, self.assumed.co_located)) if n else found
+        chosen = rng.integers(0, n, rng.binomial(wrong, self.assumed.co_located)) if n else right
         free = np.searchsorted(self._free, rng.random(wrong - len(chosen)), side="right")
         mistaken = self._mistakes[scene.labels[chosen]] <= rng.random((len(chosen), 1))  # [n, C]
 
-        on_true = np.concatenate([found, chosen])
+        on_true = np.concatenate([right, chosen])
         near = scene.boxes[on_true]
         sides = np.tile(near[:, 2:] - near[:, :2], 2)
         near = near + self.assumed.jitter * sides * rng.standard_normal(sides.shape)
         boxes = np.concatenate([near, self.boxes[free] * [width, height, width, height]])
-        labels = np.concatenate([scene.labels[found], mistaken.sum(1), self.labels[free]])
+        labels = np.concatenate([scene.labels[right], mistaken.sum(1), self.labels[free]])
         order = rng.permutation(len(labels))
-        scores = self._confidences(len(found), wrong, rng)
+        scores = self._confidences(len(right), wrong, rng)
         return Detections(scene.name, _inside(boxes, width, height)[order], labels[order], scores[order], scene.frame)
 
     def summary(self) -> dict[str, float]:
@@ -171,19 +170,19 @@ class DetectionNoise:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Everything by name, ready to be saved beside a model's weights."""
-        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "assumed"}
-        return {name: np.asarray(value) for name, value in (own | vars(self.assumed)).items()}
+        fitted = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "assumed"}
+        return {name: np.asarray(value) for name, value in (fitted | vars(self.assumed)).items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> DetectionNoise:
         """The inverse of `to_arrays`; other names are ignored."""
-        supposed = [each.name for each in fields(Assumptions)]
-        own = [each.name for each in fields(cls) if each.name != "assumed"]
-        missing = [name for name in own + supposed if name not in arrays]
+        assumed = [field.name for field in fields(Assumptions)]
+        fitted = [field.name for field in fields(cls) if field.name != "assumed"]
+        missing = [name for name in fitted + assumed if name not in arrays]
         if missing:
             raise PolyadicError(f"DetectionNoise: the arrays lack {', '.join(missing)}; save what to_arrays returns")
-        values = {name: arrays[name] if np.ndim(arrays[name]) else float(arrays[name]) for name in own}
-        return cls(Assumptions(**{name: float(arrays[name]) for name in supposed}), **values)  # type: ignore[arg-type]
+        values = {name: arrays[name] if np.ndim(arrays[name]) else float(arrays[name]) for name in fitted}
+        return cls(Assumptions(**{name: float(arrays[name]) for name in assumed}), **values)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return f"DetectionNoise({', '.join(f'{name} {value:.3g}' for name, value in self.summary().items())})"
@@ -217,15 +216,15 @@ class DetectionNoise:
         return _cumulate(self.confusion)
 
 
-def _in_shares(found: Detections, sizes: Mapping[str, tuple[float, float]]) -> Float[np.ndarray, "N 4"]:
+def _in_shares(image: Detections, sizes: Mapping[str, tuple[float, float]]) -> Float[np.ndarray, "N 4"]:
     """The boxes as shares of their frame."""
-    size = found.size or sizes.get(found.image)
+    size = image.size or sizes.get(image.image)
     if size is None or not (size[0] > 0 and size[1] > 0):
         raise PolyadicError(
-            f"DetectionNoise: the frame of {found.image} must have a width and a height, got {size}; "
+            f"DetectionNoise: the frame of {image.image} must have a width and a height, got {size}; "
             "give Detections.size, or sizes={image: (width, height)}"
         )
-    shares: np.ndarray = found.boxes / [*size, *size]
+    shares: np.ndarray = image.boxes / [*size, *size]
     return shares
 
 
@@ -267,11 +266,11 @@ def _confusion(
     """From pairs of detections at one place under two labels: how likely the first is right and the second wrong."""
     C = len(false)
     pairs, start = np.zeros((C, C)), 0
-    for each in images:
-        n = len(each)
+    for image in images:
+        n = len(image)
         unsure, start = doubt[start : start + n], start + n
-        i, j = np.nonzero(_ious(each.boxes) > _OVERLAP)
-        np.add.at(pairs, (each.labels[i], each.labels[j]), (1 - unsure[i]) * unsure[j])
+        i, j = np.nonzero(_ious(image.boxes) > _OVERLAP)
+        np.add.at(pairs, (image.labels[i], image.labels[j]), (1 - unsure[i]) * unsure[j])
     pairs += _PRIOR_PAIRS * (false + 1) / (false + 1).sum()
     np.fill_diagonal(pairs, 1.0 if C == 1 else 0.0)  # same label: a duplicate; one class has no other
     confusion: np.ndarray = pairs / pairs.sum(1, keepdims=True)

@@ -41,14 +41,17 @@ def score_scenes(
     model: RelationModel,
     scenes: Sequence[Scene],
     source: BoxSource,
-    regions: Regions | None,
+    *,
+    regions: Regions | None = None,
     workers: int = 0,
     seed: int = 0,
     text: str = "scores",
 ) -> Iterator[tuple[Example, ScoredPairs]]:
     """All ordered pairs of each image, in order, as at test time: overlapping detections are left out."""
     source = replace(source, nms=model.config.ranking.nms)
-    examples = Examples(scenes, "everything", source, model.config.sources, regions, (seed, "validation", 0))
+    examples = Examples(
+        scenes, "everything", source, sources=model.config.sources, regions=regions, seed=(seed, "validation", 0)
+    )
     model.eval()
     batches = load_batches(examples, [[at] for at in range(len(scenes))], workers)
     for (example,) in progress.track(batches, text, len(scenes)):
@@ -64,6 +67,7 @@ def recall(
     model: RelationModel,
     scenes: Sequence[Scene],
     source: BoxSource,
+    *,
     regions: Regions | None,
     workers: int,
     seed: int,
@@ -78,11 +82,12 @@ def recall(
     protocol = get_protocol("lu2016").change(task=task, k=k, tops=(50, 100))
     evaluator = Evaluator([protocol], len(model.vocabulary.predicates))
     loss, rows = 0.0, 0
-    for example, scores in score_scenes(model, scenes, source, regions, workers, seed, "validation"):
+    scored = score_scenes(model, scenes, source, regions=regions, workers=workers, seed=seed, text="validation")
+    for example, scores in scored:
         evaluator.update(example.scene, scores.rank(k, 100, terms=terms))
         loss, rows = loss + annotated_loss(example, scores), rows + len(example.boxes.pairs)
-    found = {f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}
-    return {**found, "loss": loss / rows} if rows else found
+    metrics = {f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}
+    return {**metrics, "loss": loss / rows} if rows else metrics
 
 
 def annotated_loss(example: Example, scores: ScoredPairs) -> float:
@@ -171,7 +176,14 @@ class Setup:
 
     def region_sample(self, source: BoxSource) -> tuple[Tensor, Tensor]:
         """Collect features of some boxes, [M, D], and of boxes around pairs, [L, E]."""
-        examples = Examples(self.data.fit, "triplets", source, self.config.sources, self.regions, (0, "sample", 0))
+        examples = Examples(
+            self.data.fit,
+            "triplets",
+            source,
+            sources=self.config.sources,
+            regions=self.regions,
+            seed=(0, "sample", 0),
+        )
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(self.config.seed)).tolist()
         boxes, unions = list[Tensor](), list[Tensor]()
         for at in order:
@@ -324,8 +336,15 @@ class PairStage(RelationStage):
 
     def examples(self, epoch: int) -> Dataset[Any]:
         """List the examples of an epoch."""
-        seed, nulls = (self.config.seed, self.name, epoch), self.config.selector.nulls
-        return Examples(self.data.fit, self.task, self.source, self.config.sources, self.setup.regions, seed, nulls)
+        return Examples(
+            self.data.fit,
+            self.task,
+            self.source,
+            sources=self.config.sources,
+            regions=self.setup.regions,
+            seed=(self.config.seed, self.name, epoch),
+            nulls=self.config.selector.nulls,
+        )
 
     def join(self, used: list[Example]) -> tuple[PairInputs, Tensor]:
         """Join the inputs and the targets of several images."""
@@ -340,11 +359,11 @@ class PairStage(RelationStage):
             self.model,
             self.data.validation,
             self.source,
-            self.setup.regions,
-            config.workers,
-            config.seed,
-            config.validation.k or None,
-            ScoreTerms(selected=self.task == "selection"),
+            regions=self.setup.regions,
+            workers=config.workers,
+            seed=config.seed,
+            k=config.validation.k or None,
+            terms=ScoreTerms(selected=self.task == "selection"),
         )
         return {"recall": (metrics["R@50"] + metrics["R@100"]) / 2, **metrics} if metrics else {}
 
@@ -463,16 +482,16 @@ class _Pairs:
 
     @classmethod
     def join(cls, parts: Sequence[_Pairs]) -> _Pairs:
-        boxes = [0, *accumulate(len(each.labels) for each in parts)]
-        pairs = [0, *accumulate(len(each.pairs) for each in parts)]
+        boxes = [0, *accumulate(len(part.labels) for part in parts)]
+        pairs = [0, *accumulate(len(part.pairs) for part in parts)]
         return cls(
             "",
-            torch.cat([each.places for each in parts]),
-            torch.cat([each.labels for each in parts]),
-            torch.cat([each.pairs + start for each, start in zip(parts, boxes, strict=False)]),
-            torch.cat([each.numbers for each in parts]),
-            torch.cat([each.at + start for each, start in zip(parts, pairs, strict=False)]),
-            torch.cat([each.predicates for each in parts]),
+            torch.cat([part.places for part in parts]),
+            torch.cat([part.labels for part in parts]),
+            torch.cat([part.pairs + start for part, start in zip(parts, boxes, strict=False)]),
+            torch.cat([part.numbers for part in parts]),
+            torch.cat([part.at + start for part, start in zip(parts, pairs, strict=False)]),
+            torch.cat([part.predicates for part in parts]),
         )
 
     def to(self, device: torch.device) -> _Pairs:
@@ -484,7 +503,7 @@ class _Annotations(Dataset[_Pairs]):
     """Images with an annotated pair."""
 
     def __init__(self, scenes: tuple[Scene, ...]) -> None:
-        self.rows = [each for each in map(_Pairs.of, scenes) if len(each.at)]
+        self.rows = [pairs for pairs in map(_Pairs.of, scenes) if len(pairs.at)]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -498,8 +517,8 @@ def _maps(net: Backbone, batch: list[tuple[Scene, Tensor]]) -> list[tuple[Scene,
     groups: dict[Any, list[int]] = {}
     for at, (_, picture) in enumerate(batch):
         groups.setdefault(picture.shape, []).append(at)
-    found: list[tuple[Scene, list[Tensor]]] = []
+    scene_maps: list[tuple[Scene, list[Tensor]]] = []
     for members in groups.values():
         maps = net.feature_maps(torch.stack([batch[at][1] for at in members]))
-        found += [(batch[at][0], [fmap[i : i + 1] for fmap in maps]) for i, at in enumerate(members)]
-    return found
+        scene_maps += [(batch[at][0], [fmap[i : i + 1] for fmap in maps]) for i, at in enumerate(members)]
+    return scene_maps

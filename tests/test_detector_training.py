@@ -230,7 +230,7 @@ def test_images_without_boxes_are_background_where_all_objects_are_annotated(
         whole = load_split(config, split, "required")
         return whole.keep(lambda scene: True) if split != "fit" else _bare(whole, first)
 
-    monkeypatch.setattr("polyadic.training.examples.load_split", bare)
+    monkeypatch.setattr("polyadic.training.proposals.load_split", bare)
     data = load_boxes(drawn)
     assert data.notes == ("coco: 1 images have no boxes: all of them is background",)
     assert len(data.fit) == 11

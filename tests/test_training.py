@@ -132,7 +132,7 @@ def test_a_stage_moves_its_own_modules_alone(whole: Ended) -> None:
 def test_the_best_epoch_is_kept_and_later_stages_start_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: Iterator[float] = iter([10.0, 30.0, 20.0, 5.0, 4.0])
 
-    def scripted(*_: Any) -> dict[str, float]:
+    def scripted(*_: Any, **__: Any) -> dict[str, float]:
         value = next(told)
         return {"R@50": value, "R@100": value + 2, "loss": 1.0}
 

@@ -231,7 +231,7 @@ def test_a_full_disk_while_the_best_model_is_written_leaves_the_one_before(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", no_room)
-        patch.setattr("polyadic.training.stages.recall", lambda *_: {"R@50": 99.0, "R@100": 99.0})
+        patch.setattr("polyadic.training.stages.recall", lambda *_, **__: {"R@50": 99.0, "R@100": 99.0})
         refused("cannot write the model to .*No space left", EVIDENCE, stopped, resume=True)
     assert (stopped / "model" / "model.safetensors").read_bytes() == before
     assert same(train(EVIDENCE, stopped, resume=True).state_dict(), whole.model.state_dict())

@@ -162,7 +162,7 @@ def against_the_loop(root: Path) -> Iterator[dict[str, Any]]:
     gc.collect()
     gc.freeze()  # or the collector walks through the other side's data
     for case, protocols in (("the table of 12", PROTOCOLS), ("relationship at three N", [LU])):
-        ours, our_times = timed(partial(evaluate, test, found, protocols, n, seen), 25)
+        ours, our_times = timed(partial(evaluate, test, found, protocols, n, seen=seen), 25)
         fast = statistics.median(our_times)
         row: dict[str, Any] = {"case": case, "images": len(test), "predictions": sum(map(len, found))}
         row |= {"seconds": fast, "images per second": len(test) / fast}

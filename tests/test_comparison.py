@@ -56,7 +56,7 @@ def test_the_count_table_beside_is_that_of_the_same_boxes(data: tuple[Dataset, D
         table.predict(Detections(scene.name, scene.boxes, scene.labels, np.full(len(scene.boxes), 0.5)))
         for scene in test
     ]
-    expected = evaluate(test, found, protocols, 2, train.triplets())
+    expected = evaluate(test, found, protocols, 2, seen=train.triplets())
     for protocol in protocols:
         assert values(result, COUNT_TABLE, protocol) == [row.recall for row in expected if row.protocol == protocol]
     assert values(result, PREDICTIONS, LU.change(k=2)) == [100, 100]

@@ -18,7 +18,7 @@ from vrd_files import HAT, HORSE, RIDER, relation, write_vrd
 
 from polyadic.draw import plan_column
 from polyadic.draw.render import render_png
-from polyadic.draw.shapes import HIT, Line, Photo, Rectangle, Text
+from polyadic.draw.shapes import HIT, PhotoShape, Polyline, Rectangle, Text
 from polyadic.experiments.pictures import LU, TRIPLETS, TRUTHS, choose_scenes, draw_figures
 from polyadic.experiments.runs import open_run
 from polyadic.io.records import write_detections
@@ -89,7 +89,7 @@ def test_repeated_truths_count_once_and_photos_that_are_not_there_are_left_out(t
 def test_hits_have_a_tick_that_touches_no_text_in_the_list_and_on_the_arrow(hits: list[bool | None]) -> None:
     relations = [replace(RIDE, predicate=f"p{i}", text=f"person p{i} horse", hit=hit) for i, hit in enumerate(hits)]
     drawing = plan_column(grey(), BOXES, NAMES, relations, title="with", width=400)
-    ticks = [shape for shape in drawing.shapes if isinstance(shape, Line) and shape.kind == "tick"]
+    ticks = [shape for shape in drawing.shapes if isinstance(shape, Polyline) and shape.kind == "tick"]
     assert len(ticks) == 2 * sum(bool(hit) for hit in hits)
     texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
     for tick in ticks:
@@ -104,7 +104,7 @@ def test_hits_have_a_tick_that_touches_no_text_in_the_list_and_on_the_arrow(hits
 
 def test_the_list_is_below_the_photo_and_as_wide() -> None:
     drawing = plan_column(grey(), BOXES, NAMES, [RIDE, replace(RIDE, hit=False)], title="with", width=400)
-    (photo,) = (shape for shape in drawing.shapes if isinstance(shape, Photo))
+    (photo,) = (shape for shape in drawing.shapes if isinstance(shape, PhotoShape))
     rows = [shape for shape in drawing.shapes if isinstance(shape, Text) and shape.kind == "row"]
     assert min(row.points[0][1] for row in rows) > photo.points[0][1] + photo.image.height
     assert drawing.size[0] == 400

@@ -256,7 +256,7 @@ def test_the_official_predictions_under_other_switches_to_two_decimals() -> None
     file = shared("data", "vrd", "lu2016", "relationship_det_result.mat")
     protocols = [LU.change(**switches) for switches, _ in VARIANTS]
     predictions = read_relations(file, test.vocabulary, [])
-    table = evaluate(test, predictions, protocols, len(test.vocabulary.predicates), train.triplets())
+    table = evaluate(test, predictions, protocols, len(test.vocabulary.predicates), seen=train.triplets())
     for protocol, (_, expected) in zip(protocols, VARIANTS, strict=True):
         numbers = [f"{table.at(protocol, top).recall:.2f}" for top in (50, 100)]
         assert numbers == [f"{number:.2f}" for number in expected], protocol

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from polyadic.datasets.reading import Location, Pictures, Report, Size, plain_numbers, read_json
+from polyadic.datasets.reading import ImageFolders, Location, Report, Size, plain_numbers, read_json
 from polyadic.files import is_number
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -51,7 +51,7 @@ def read(root: Path, split: str, report: Report) -> Dataset:
     reader.read_images()
     reader.read_boxes()
     reader.read_relations()
-    pictures = Pictures(root / "images", root, *(root / name for name in SPLITS[split]))
+    pictures = ImageFolders(root / "images", root, *(root / name for name in SPLITS[split]))
     scenes = tuple(draft.scene(pictures) for draft in reader.drafts.values())
     extra = {key: value for key, value in data.items() if key not in LISTS}
     return Dataset("coco", split, vocabulary, scenes, root, extra)
@@ -125,7 +125,7 @@ class _Draft:
     labels: list[int] = field(default_factory=list)
     relations: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def scene(self, pictures: Pictures) -> Scene:
+    def scene(self, pictures: ImageFolders) -> Scene:
         boxes = np.asarray(self.boxes, np.float64).reshape(-1, 4)
         relations = np.asarray(self.relations, np.int64).reshape(-1, 3)
         image = pictures.path(self.name)

@@ -106,7 +106,9 @@ def download(
     path.parent.mkdir(parents=True, exist_ok=True)
     started = part.note().get("url")
     for url in sorted(urls, key=lambda url: url != started):  # the mirror of the part first
-        why = _from_mirror(url, part, size, sha256, check, timeout, retries)
+        why = _from_mirror(
+            url, part, size=size, sha256=sha256, check=check, timeout=timeout, retries=retries
+        )
         if why is None:
             os.replace(part.path, path)
             part.clear()
@@ -114,13 +116,14 @@ def download(
         reasons.append((f"{urlsplit(url).hostname}", why))
     many = "1 mirror" if len(reasons) == 1 else f"{len(reasons)} mirrors"
     hosts = {why: list(dict.fromkeys(host for host, other in reasons if other == why)) for _, why in reasons}
-    each = "; ".join(f"{', '.join(names)}: {why}" for why, names in hosts.items())
-    raise UnavailableError(f"{many}: {each}" if reasons else "no mirror")
+    summary = "; ".join(f"{', '.join(names)}: {why}" for why, names in hosts.items())
+    raise UnavailableError(f"{many}: {summary}" if reasons else "no mirror")
 
 
 def _from_mirror(
     url: str,
     part: _Part,
+    *,
     size: int | None,
     sha256: str | None,
     check: Callable[[Path], str | None] | None,
@@ -239,10 +242,10 @@ def _validator(answer: HTTPResponse | HTTPError) -> str | None:
 
 def _content_range(answer: HTTPResponse | HTTPError) -> tuple[int, int, int | None]:
     """First byte, end, and length of the whole, as the server states them; first is -1 where it does not."""
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
-    if found is None:
+    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
+    if match is None:
         return -1, 0, None
-    return int(found[1]), int(found[2]) + 1, None if found[3] == "*" else int(found[3])
+    return int(match[1]), int(match[2]) + 1, None if match[3] == "*" else int(match[3])
 
 
 def _wrong(path: Path, size: int | None, sha256: str | None, check: Callable[[Path], str | None] | None) -> str | None:
@@ -310,7 +313,7 @@ def is_unpacked(archive: Path, wanted: Sequence[Members], root: Path) -> bool:
     listed = _listed(_marker(archive))
     if listed and all((root / place).exists() for place in listed):
         return True
-    return all(each.have(root) >= each.count for each in wanted)
+    return all(members.have(root) >= members.count for members in wanted)
 
 
 def read_through(archive: Path, wanted: Sequence[Members]) -> None:
@@ -321,7 +324,7 @@ def read_through(archive: Path, wanted: Sequence[Members]) -> None:
 def unpack(archive: Path, wanted: Sequence[Members], root: Path) -> None:
     """All needed members to their places, or none."""
     waiting: dict[str, Path] = {}  # place under the root: where the file waits, on the same disk
-    hidden = {each.folder: root / each.folder / f".{archive.name}.unpacking" for each in wanted}
+    hidden = {members.folder: root / members.folder / f".{archive.name}.unpacking" for members in wanted}
 
     def save(place: PurePosixPath, stream: Stream) -> None:
         if str(place) not in waiting:
@@ -359,7 +362,7 @@ def _walk(
     text: str = "",
 ) -> None:
     """Call `use` with the place under the root and the bytes of each needed member."""
-    found: set[Members] = set()
+    unpacked: set[Members] = set()
     length = archive.stat().st_size
     try:
         with archive.open("rb") as raw, closing(_members(raw)) as members:
@@ -367,16 +370,16 @@ def _walk(
                 path = PurePosixPath(name)
                 if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
                     raise ArchiveError(f"an archive that reaches outside its folder ({name!r:.80})")
-                for each in [each for each in wanted if each.match(path)][:1]:
+                for group in [group for group in wanted if group.match(path)][:1]:
                     if stream is None:
                         raise ArchiveError(f"an archive with a link in place of a file ({name!r:.80})")
-                    use(PurePosixPath(each.folder) / path.name, stream)
-                    found.add(each)
+                    use(PurePosixPath(group.folder) / path.name, stream)
+                    unpacked.add(group)
                 if text:
                     progress.transfer(text, raw.tell(), length)
     except _DAMAGED as error:
         raise ArchiveError(f"damaged ({str(error) or type(error).__name__:.80})") from error
-    absent = [each.patterns[0] for each in wanted if each not in found]
+    absent = [group.patterns[0] for group in wanted if group not in unpacked]
     if absent:
         raise ArchiveError(f"an archive without {', '.join(absent)}")
 

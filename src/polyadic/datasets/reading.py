@@ -107,7 +107,7 @@ class RelatedBoxes:
         return rows[:, 1:], rows[:, 0].astype(np.int64), relations
 
 
-class Pictures:
+class ImageFolders:
     """Find pictures by name in several folders, each listed once."""
 
     def __init__(self, *folders: Path) -> None:

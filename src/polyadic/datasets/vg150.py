@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from polyadic.datasets.reading import Pictures, Report, open_h5, read_array, read_json
+from polyadic.datasets.reading import ImageFolders, Report, open_h5, read_array, read_json
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -49,7 +49,7 @@ def read(root: Path, split: str, report: Report) -> Dataset:
     xyxy, labels = _boxes(fields, boxes, frames, len(vocabulary.objects), report)
     triples, kept = _relations(fields, boxes, relations, len(vocabulary.predicates), report)
     box_ends, relation_ends = _ends(boxes.owner, len(rows)), _ends(relations.owner[kept], len(rows))
-    pictures = Pictures(*(root / folder for folder in ("images", "VG_100K", "VG_100K_2")))
+    pictures = ImageFolders(*(root / folder for folder in ("images", "VG_100K", "VG_100K_2")))
     scenes = []
     for i, name in enumerate(images):
         if name is None:
@@ -202,7 +202,7 @@ def _boxes(
         if not report.at(H5, rows.name(row, "box")).box_ok(boxes[row].tolist(), size, "boxes_1024"):
             boxes[row] = 0  # reported; reading continues
     labels = fields["labels"][rows.at, 0].astype(np.int64) - 1
-    _known(labels, classes, rows, "labels", "box", report)
+    _known(labels, classes, rows, field="labels", item="box", report=report)
     return boxes, labels
 
 
@@ -213,7 +213,7 @@ def _relations(
     first, count = boxes.first[rows.owner], boxes.count[rows.owner]
     ends = fields["relationships"][rows.at].astype(np.int64) - first[:, None]
     predicates = fields["predicates"][rows.at, 0].astype(np.int64) - 1
-    known = _known(predicates, classes, rows, "predicates", "relation", report)
+    known = _known(predicates, classes, rows, field="predicates", item="relation", report=report)
     inside = ((ends >= 0) & (ends < count[:, None])).all(1)
     for row in np.flatnonzero(~inside).tolist():
         allowed = f"{first[row]} to {first[row] + count[row] - 1}" if count[row] else "none"
@@ -224,7 +224,7 @@ def _relations(
 
 
 def _known(
-    classes: Int[np.ndarray, " N"], n: int, rows: _Rows, field: str, item: str, report: Report
+    classes: Int[np.ndarray, " N"], n: int, rows: _Rows, *, field: str, item: str, report: Report
 ) -> Bool[np.ndarray, " N"]:
     known = (classes >= 0) & (classes < n)
     for row in np.flatnonzero(~known).tolist():

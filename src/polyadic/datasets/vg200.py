@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyadic.datasets.reading import (
-    Pictures,
+    ImageFolders,
     RelatedBoxes,
     Report,
     Size,
@@ -35,7 +35,7 @@ FIELDS = {"sub_boxes": 4, "obj_boxes": 4, "rlp_labels": 3}
 def read(root: Path, split: str, report: Report) -> Dataset:
     """Read every image of a split."""
     file = root / H5
-    pictures = Pictures(*(root / folder for folder in ("images", "VG_100K", "VG_100K_2")))
+    pictures = ImageFolders(*(root / folder for folder in ("images", "VG_100K", "VG_100K_2")))
     records = _image_data(root / IMAGE_DATA)
     scenes = []
     with open_h5(file, f"Get it with: polyadic data fetch vg200 --root {root}") as h5:
@@ -51,7 +51,7 @@ def read(root: Path, split: str, report: Report) -> Dataset:
                 continue
             picture = pictures.path(f"{name}.jpg", Path(str(stored.get(name, name))).name)
             size = _size(name, picture, records, report)
-            boxes = _related_boxes(name, tables, size, file, vocabulary, report)
+            boxes = _related_boxes(tables, size, vocabulary, report=report, file=file, name=name)
             scenes.append(Scene(name, picture, size, *boxes.arrays()))
     return Dataset("vg200", split, vocabulary, tuple(scenes), root)
 
@@ -91,7 +91,7 @@ def _size(name: str, picture: Path, records: Mapping[str, Any], report: Report) 
 
 
 def _related_boxes(
-    name: str, tables: Sequence[np.ndarray], size: Size | None, file: Path, vocabulary: Vocabulary, report: Report
+    tables: Sequence[np.ndarray], size: Size | None, vocabulary: Vocabulary, *, report: Report, file: Path, name: str
 ) -> RelatedBoxes:
     boxes = RelatedBoxes()
     if len({len(table) for table in tables}) > 1:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyadic.datasets.reading import Pictures, RelatedBoxes, Report, Size, plain_numbers, read_json
+from polyadic.datasets.reading import ImageFolders, RelatedBoxes, Report, Size, plain_numbers, read_json
 from polyadic.structures.images import picture_size
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -27,7 +27,7 @@ def read(root: Path, split: str, report: Report) -> Dataset:
     if not isinstance(annotations, dict):
         raise PolyadicError(f"{file}: expected {{image name: [relations]}}, got a {type(annotations).__name__}")
     vocabulary = Vocabulary(_names(root / "objects.json", advice), _names(root / "predicates.json", advice))
-    pictures = Pictures(root / "sg_dataset" / f"sg_{split}_images")
+    pictures = ImageFolders(root / "sg_dataset" / f"sg_{split}_images")
     metadata = _metadata(root / f"{split}_image_metadata.json")
     stems = {Path(name).stem: name for name in metadata}  # one name ends in .gif here, in .jpg in the annotations
     scenes = []
@@ -41,7 +41,7 @@ def read(root: Path, split: str, report: Report) -> Dataset:
             size = report.at(f"{split}_image_metadata.json", key).size(metadata[key])
         else:
             size = _picture_size(image, name, report)
-        boxes = _related_boxes(name, relations, size, file, vocabulary, report)
+        boxes = _related_boxes(relations, size, vocabulary, report=report, file=file, name=name)
         scenes.append(Scene(name, image, size, *boxes.arrays(), {} if key in (name, None) else {"metadata_name": key}))
     return Dataset("vrd", split, vocabulary, tuple(scenes), root)
 
@@ -73,7 +73,7 @@ def _picture_size(image: Path, name: str, report: Report) -> Size | None:
 
 
 def _related_boxes(
-    name: str, relations: list[Any], size: Size | None, file: Path, vocabulary: Vocabulary, report: Report
+    relations: list[Any], size: Size | None, vocabulary: Vocabulary, *, report: Report, file: Path, name: str
 ) -> RelatedBoxes:
     boxes = RelatedBoxes()
     for number, relation in enumerate(relations):

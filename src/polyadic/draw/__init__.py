@@ -12,7 +12,7 @@ from PIL.Image import Image
 
 from polyadic.draw.panels import Canvas, Drawn, graph_panel, list_panel, photo_panel
 from polyadic.draw.render import render_png, render_svg
-from polyadic.draw.shapes import PAPER, Drawing, Photo, add_title, join
+from polyadic.draw.shapes import PAPER, Drawing, PhotoShape, add_title, join
 from polyadic.structures.vocabulary import PolyadicError
 
 GAP = 8  # px between a photo and what is below it
@@ -101,7 +101,7 @@ def side_by_side(panels: Sequence[Image], titles: Sequence[str] | None = None, g
 
 
 def _titled(panel: Image, title: str) -> Image:
-    return render_png(add_title(Drawing(panel.size, (Photo(((0, 0),), "photo", panel),)), title))
+    return render_png(add_title(Drawing(panel.size, (PhotoShape(((0, 0),), "photo", panel),)), title))
 
 
 def contact_sheet(pictures: Sequence[Image], columns: int = 2, gap: int = 16) -> Image:

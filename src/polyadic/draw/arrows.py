@@ -16,9 +16,9 @@ from polyadic.draw.shapes import (
     INK,
     PAPER,
     Colour,
-    Line,
     Point,
     Polygon,
+    Polyline,
     Rectangle,
     Shape,
     fit_text,
@@ -175,7 +175,8 @@ class Words:
             y = top + i * row
             painted.append(Rectangle(((left, y), (right, y + row)), kind, fill))
             mark = _mark(fill, self.font_size)
-            painted.append(text_in_row(text, (left + PAD + mark, y), row, self.font_size, on_colour(fill), kind))
+            corner, ink = (left + PAD + mark, y), on_colour(fill)
+            painted.append(text_in_row(text, corner, row=row, size=self.font_size, colour=ink, kind=kind))
             painted += [tick(left + PAD, y + row / 2, mark - PAD)] if mark else []
         return painted
 
@@ -202,5 +203,5 @@ def leaders(
         if line and on_photo:
             painted += rimmed(line, "leader", text.lines[0][1], 1, rim=INK)
         elif line:
-            painted.append(Line(line, "leader", FAINT, 1))
+            painted.append(Polyline(line, "leader", FAINT, 1))
     return painted

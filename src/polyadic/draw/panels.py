@@ -33,7 +33,7 @@ from polyadic.draw.shapes import (
     Colour,
     Dot,
     Drawing,
-    Photo,
+    PhotoShape,
     Rectangle,
     Shape,
     colours_of,
@@ -216,7 +216,7 @@ def photo_panel(canvas: Canvas, relations: Sequence[Drawn], arrows: int) -> Draw
     labels += arrow_labels(sizes, curves)
     places = place_labels(labels, room, [*keep_free(curves, sizes, thick), *dots])
 
-    shapes: list[Shape] = [Photo((at,), "photo", photo)]
+    shapes: list[Shape] = [PhotoShape((at,), "photo", photo)]
     for i in reversed(shown):
         x1, y1, x2, y2 = rects[i]
         line = thick if i in main else 1
@@ -352,7 +352,7 @@ def list_panel(canvas: Canvas, relations: Sequence[Drawn], width: int, numbered:
     indent = font.getlength(f"{len(relations)} ") + 4
     shapes: list[Shape] = []
     if not relations:
-        shapes.append(text_in_row("no relations", (left, 0), row, font_size, FAINT, "row"))
+        shapes.append(text_in_row("no relations", (left, 0), row=row, size=font_size, colour=FAINT, kind="row"))
     for i, relation in enumerate(relations):
         top = i * row
         if relation.hit:
@@ -368,7 +368,7 @@ def list_panel(canvas: Canvas, relations: Sequence[Drawn], width: int, numbered:
             (left + indent, text, INK),
             (right - font.getlength(score), score, FAINT),
         ):
-            shapes.append(text_in_row(content, (x, top), row, font_size, colour, "row"))
+            shapes.append(text_in_row(content, (x, top), row=row, size=font_size, colour=colour, kind="row"))
     return Drawing((width, row * max(len(relations), 1)), tuple(shapes))
 
 

@@ -18,10 +18,10 @@ from polyadic.draw.shapes import (
     Colour,
     Dot,
     Drawing,
-    Line,
-    Photo,
+    PhotoShape,
     Point,
     Polygon,
+    Polyline,
     Rectangle,
     Shape,
     Text,
@@ -34,7 +34,7 @@ FINER = 3  # smooth shapes are drawn this much larger, then reduced
 def render_png(drawing: Drawing) -> Image:
     """Paint in RGB, one pixel per unit."""
     picture = Pillow.new("RGB", drawing.size, PAPER)
-    for smooth, shapes in groupby(drawing.shapes, lambda shape: isinstance(shape, Line | Polygon | Dot)):
+    for smooth, shapes in groupby(drawing.shapes, lambda shape: isinstance(shape, Polyline | Polygon | Dot)):
         (_paint_smooth if smooth else _paint)(picture, list(shapes))
     return picture
 
@@ -42,7 +42,7 @@ def render_png(drawing: Drawing) -> Image:
 def _paint(picture: Image, shapes: Sequence[Shape]) -> None:
     pen = ImageDraw.Draw(picture)
     for shape in shapes:
-        if isinstance(shape, Photo):
+        if isinstance(shape, PhotoShape):
             x, y = shape.points[0]
             picture.paste(shape.image, (round(x), round(y)))
         elif isinstance(shape, Text):
@@ -64,7 +64,7 @@ def _paint_smooth(picture: Image, shapes: Sequence[Shape]) -> None:
     pen = ImageDraw.Draw(finer)
     for shape in shapes:
         points = [((x - left) * FINER, (y - top) * FINER) for x, y in shape.points]
-        if isinstance(shape, Line):
+        if isinstance(shape, Polyline):
             pen.line(points, fill=shape.colour, width=round(shape.thick * FINER), joint="curve")
         elif isinstance(shape, Polygon):
             pen.polygon(points, fill=shape.fill)
@@ -94,7 +94,7 @@ def render_svg(drawing: Drawing) -> str:
 
 def _element(shape: Shape) -> str:
     (x, y), kind = shape.points[0], f'class="{shape.kind}"'
-    if isinstance(shape, Photo):
+    if isinstance(shape, PhotoShape):
         w, h = shape.image.size
         return f'<image {kind} x="{_n(x)}" y="{_n(y)}" width="{w}" height="{h}" href="{_jpeg(shape)}"/>'
     if isinstance(shape, Text):
@@ -105,7 +105,7 @@ def _element(shape: Shape) -> str:
         )
     if isinstance(shape, Rectangle):
         return _rectangle(shape, kind)
-    if isinstance(shape, Line):
+    if isinstance(shape, Polyline):
         return (
             f'<polyline {kind} points="{_path(shape.points)}" fill="none" stroke="{_hex(shape.colour)}" '
             f'stroke-width="{_n(shape.thick)}" stroke-linejoin="round"/>'
@@ -126,7 +126,7 @@ def _rectangle(shape: Rectangle, kind: str) -> str:
     )
 
 
-def _jpeg(photo: Photo) -> str:
+def _jpeg(photo: PhotoShape) -> str:
     stored = BytesIO()
     photo.image.save(stored, "JPEG", quality=QUALITY)
     return "data:image/jpeg;base64," + base64.b64encode(stored.getvalue()).decode("ascii")

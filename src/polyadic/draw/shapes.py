@@ -66,7 +66,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Photo(Shape):
+class PhotoShape(Shape):
     """A picture with its top left corner at the one point."""
 
     image: Image
@@ -82,7 +82,7 @@ class Rectangle(Shape):
 
 
 @dataclass(frozen=True)
-class Line(Shape):
+class Polyline(Shape):
     colour: Colour
     thick: float
 
@@ -119,7 +119,7 @@ class Drawing:
     shapes: tuple[Shape, ...]
 
 
-def text_in_row(text: str, corner: Point, row: float, size: int, colour: Colour, kind: str) -> Text:
+def text_in_row(text: str, corner: Point, *, row: float, size: int, colour: Colour, kind: str) -> Text:
     """Centre text vertically in a row of this height, whose top left corner is given."""
     font = load_font(size)
     baseline = corner[1] + (row - line_height(font)) / 2 + font.getmetrics()[0]
@@ -139,19 +139,19 @@ def add_title(drawing: Drawing, title: str) -> Drawing:
     size = min(20, max(14, width // 54))
     bar = line_height(load_font(size)) + size // 2
     text = fit_text(title, load_font(size), width - size)
-    line = Drawing((width, bar), (text_in_row(text, (size // 2, 0), bar, size, INK, "title"),))
+    line = Drawing((width, bar), (text_in_row(text, (size // 2, 0), row=bar, size=size, colour=INK, kind="title"),))
     return join([(line, (0, 0)), (drawing, (0, bar))])
 
 
-def tick(left: float, middle: float, size: float) -> Line:
+def tick(left: float, middle: float, size: float) -> Polyline:
     """Draw the mark of a hit, for readers who cannot see green; `size` wide and high, around the height `middle`."""
     points = ((left, middle), (left + 0.35 * size, middle + 0.38 * size), (left + size, middle - 0.45 * size))
-    return Line(points, "tick", INK, max(1.5, size / 5))
+    return Polyline(points, "tick", INK, max(1.5, size / 5))
 
 
 def rimmed(points: tuple[Point, ...], kind: str, colour: Colour, thick: float, rim: Colour = PAPER) -> list[Shape]:
     """Draw a line with a rim that sets it off from the picture."""
-    return [Line(points, "rim", rim, thick + 2), Line(points, kind, colour, thick)]
+    return [Polyline(points, "rim", rim, thick + 2), Polyline(points, kind, colour, thick)]
 
 
 HIT: Colour = (183, 236, 183)  # behind the text of a hit

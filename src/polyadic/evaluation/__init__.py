@@ -170,6 +170,7 @@ def evaluate(
     predictions: Iterable[Relations],
     protocols: str | Protocol | Sequence[str | Protocol],
     predicates: int,
+    *,
     seen: Int[np.ndarray, "M 3"] | None = None,
     bootstrap: int = 0,
 ) -> Recalls:

@@ -21,7 +21,7 @@ _NEAR = 20.0
 _HOLDERS = [INDEX[key] for key in ("person", "dog", "bird")]
 _HELD = [INDEX[key] for key in ("flag", "box", "kite", "round", "hat")]
 _WEARERS = [INDEX[key] for key in ("person", "dog", "round")]
-_SUBJECT = np.array([each.subject for each in APPEARANCES])
+_SUBJECT = np.array([appearance.subject for appearance in APPEARANCES])
 _NOTED = np.array([1, 1, 1, 1, 8, 8, 2, 1.5, 1, 0.6, 20, 40])  # by predicate: what is rare catches the eye
 _PEAKED = 6.0  # weights of a predicate differ by up to exp(6) between two pairs of names
 # [S, P, O], a part of the world: no dataset's seed changes them
@@ -94,7 +94,7 @@ def picked(
 def annotate(
     rng: np.random.Generator, appearances: Int[np.ndarray, " N"], boxes: Float[np.ndarray, "N 4"], theme: int
 ) -> Int[np.ndarray, "M 3"]:
-    """Rows (subject box, predicate, object box); an annotator who has picked nothing starts anew."""
+    """Rows (subject box, predicate, object box); an annotator who has picked nothing starts over."""
     pairs = all_pairs(len(boxes))
     chances = picked(appearances, boxes, pairs)
     chosen = np.zeros(len(pairs), bool)
@@ -115,7 +115,7 @@ def selected(scene: Scene, pairs: Int[np.ndarray, "B 2"]) -> Float[np.ndarray, "
     """P(the pair is annotated | picture), exactly."""
     appearances, _ = _from_extra(scene, pairs)
     others = 1 - picked(appearances, scene.boxes, all_pairs(len(scene.boxes)))
-    anything = 1 - others.prod()  # an annotator who picks nothing starts anew
+    anything = 1 - others.prod()  # an annotator who picks nothing starts over
     return np.asarray(picked(appearances, scene.boxes, pairs) / anything)
 
 

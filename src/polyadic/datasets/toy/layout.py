@@ -40,7 +40,7 @@ APPEARANCES = (
     Appearance("vehicle", ("tractor", "car", "boat"), (38, 58), 0.7, 3.6, 1.0),
     Appearance("lattice", ("fence", "gate", "net"), (36, 62), 0.7, 3.0, -0.4),
 )
-INDEX = {each.key: i for i, each in enumerate(APPEARANCES)}
+INDEX = {appearance.key: i for i, appearance in enumerate(APPEARANCES)}
 PREDICATES = (
     "above",
     "below",
@@ -55,10 +55,13 @@ PREDICATES = (
     "holding",
     "wearing",
 )
-VOCABULARY = Vocabulary(tuple(name for each in APPEARANCES for name in each.names), PREDICATES)
+VOCABULARY = Vocabulary(tuple(name for appearance in APPEARANCES for name in appearance.names), PREDICATES)
 # class by appearance and theme, [12, 3]
 CLASS = np.array(
-    [[VOCABULARY.objects.index(each.names[k % len(each.names)]) for k in range(len(THEMES))] for each in APPEARANCES]
+    [
+        [VOCABULARY.objects.index(appearance.names[k % len(appearance.names)]) for k in range(len(THEMES))]
+        for appearance in APPEARANCES
+    ]
 )
 
 TINT = 45  # the tint's two numbers lie in [-45, 45]
@@ -89,7 +92,7 @@ _TRIES = 30
 _SHADE = 18  # colours are off by as much, in each channel
 # whom a small thing is drawn at, where there is one
 _BEARERS = dict.fromkeys(("flag", "box", "kite", "round"), ("person", "dog")) | {"hat": ("person", "dog", "round")}
-_SHARES = [each.share for each in APPEARANCES]
+_SHARES = [appearance.share for appearance in APPEARANCES]
 
 
 def between(rng: np.random.Generator, low: int, high: int) -> int:
@@ -112,42 +115,45 @@ def arrange(rng: np.random.Generator) -> tuple[Thing, ...]:
     while True:
         drawn = [APPEARANCES[pick(rng, _SHARES)] for _ in range(between(rng, _LEAST, _MOST))]
         sized = sorted(
-            ((each, *size_of(each, between(rng, *each.side))) for each in drawn), key=lambda one: -one[1] * one[2]
+            ((appearance, size_of(appearance, between(rng, *appearance.side))) for appearance in drawn),
+            key=lambda item: -item[1][0] * item[1][1],
         )
         owner = np.zeros((SIDE, SIDE), np.int64)  # whose pixel it is, counted from 1; 0 is nobody's
         placed: list[Thing] = []
-        for each, width, height in sized:
-            found = _place(rng, each, width, height, placed, owner)
-            if found is None:
+        for appearance, size in sized:
+            thing = _place(rng, appearance, size, placed=placed, owner=owner)
+            if thing is None:
                 break
-            placed.append(found)
+            placed.append(thing)
         else:
             return tuple(placed)
 
 
-def size_of(each: Appearance, side: int) -> tuple[int, int]:
-    """(width, height) by the longer side."""
-    return (side, round(side * each.ratio)) if each.ratio <= 1 else (round(side / each.ratio), side)
+def size_of(appearance: Appearance, side: int) -> tuple[int, int]:
+    """Return (width, height), given the longer side."""
+    ratio = appearance.ratio
+    return (side, round(side * ratio)) if ratio <= 1 else (round(side / ratio), side)
 
 
 def _place(
     rng: np.random.Generator,
-    each: Appearance,
-    width: int,
-    height: int,
+    appearance: Appearance,
+    size: tuple[int, int],
+    *,
     placed: list[Thing],
     owner: Int[np.ndarray, "H W"],
 ) -> Thing | None:
-    """A thing where it hides no other too much, also in `owner`; None when no such place was found."""
+    """Place a thing where it hides no other too much and mark its pixels in `owner`; None if no try succeeds."""
+    key, (width, height) = appearance.key, size
     shade = (between(rng, -_SHADE, _SHADE), between(rng, -_SHADE, _SHADE), between(rng, -_SHADE, _SHADE))
     visible = np.bincount(owner.ravel(), minlength=len(placed) + 1)[1:]
     needed = np.array([SEEN * np.count_nonzero(one.stencil) for one in placed])
     for _ in range(_TRIES):
-        x, y = _propose(rng, each.key, width, height, placed)
+        x, y = _propose(rng, key, width, height, placed)
         if not (0 <= x <= SIDE - width and 0 <= y <= SIDE - height):
             continue
-        thing = Thing(each.key, x, y, width, height, shade)
-        if any(thing.common(one) > (0 if one.key == each.key else _SHARED * one.width * one.height) for one in placed):
+        thing = Thing(key, x, y, width, height, shade)
+        if any(thing.common(one) > (0 if one.key == key else _SHARED * one.width * one.height) for one in placed):
             continue  # two of a kind, or in one place, would look like one
         part, inked = owner[thing.rows_and_columns], thing.stencil > 0
         if (visible - np.bincount(part[inked], minlength=len(placed) + 1)[1:] >= needed).all():

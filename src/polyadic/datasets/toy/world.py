@@ -47,8 +47,8 @@ def _scene(seed: int, split: str, number: int) -> Scene:
     theme = pick(rng, [1.0] * len(THEMES))
     tint = pick(rng, TINTS[theme, 0].tolist()) - TINT, pick(rng, TINTS[theme, 1].tolist()) - TINT
     things = arrange(rng)
-    appearances = np.array([INDEX[each.key] for each in things])
-    boxes = np.array([[each.x, each.y, each.x + each.width, each.y + each.height] for each in things], float)
+    appearances = np.array([INDEX[thing.key] for thing in things])
+    boxes = np.array([[thing.x, thing.y, thing.x + thing.width, thing.y + thing.height] for thing in things], float)
     name = f"{split}_{number:06}.png"
     return Scene(
         name=name,
@@ -57,7 +57,7 @@ def _scene(seed: int, split: str, number: int) -> Scene:
         boxes=boxes,
         labels=CLASS[appearances, theme],
         relations=annotate(rng, appearances, boxes, theme),
-        extra={"theme": THEMES[theme], "tint": list(tint), "appearances": [each.key for each in things]},
+        extra={"theme": THEMES[theme], "tint": list(tint), "appearances": [thing.key for thing in things]},
         source=partial(draw, tint, things),
     )
 

@@ -106,9 +106,7 @@ def download(
     path.parent.mkdir(parents=True, exist_ok=True)
     started = part.note().get("url")
     for url in sorted(urls, key=lambda url: url != started):  # the mirror of the part first
-        why = _from_mirror(
-            url, part, size=size, sha256=sha256, check=check, timeout=timeout, retries=retries
-        )
+        why = _from_mirror(url, part, size=size, sha256=sha256, check=check, timeout=timeout, retries=retries)
         if why is None:
             os.replace(part.path, path)
             part.clear()

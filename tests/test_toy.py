@@ -369,7 +369,7 @@ def test_the_command_counts_checks_and_writes_the_world(
     assert code == 0
     assert "20 of 20" in out
     code, out, _ = run(capsys, "data", "check", "toy", "--split", "test")
-    assert (code, out.splitlines()[-1].strip()) == (0, "nothing is wrong")
+    assert (code, out.splitlines()[-1].strip()) == (0, "no problems")
     size = ("--train", 3, "--test", 2, "--seed", 8)
     code, out, err = run(capsys, "data", "draw", "--out", tmp_path / "new", *size)
     assert code == 0

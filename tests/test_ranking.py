@@ -27,7 +27,7 @@ from polyadic.ranking import kernel as kernels
 from polyadic.ranking import rank_relations
 from polyadic.ranking import search as tensors
 from polyadic.ranking.dedup import Dedup
-from polyadic.ranking.search import Problem, Terms, weights_of
+from polyadic.ranking.search import RankingProblem, Terms, weights_of
 
 
 @CHECKS
@@ -76,7 +76,7 @@ def test_both_searches_equal_the_sorted_products_bit_for_bit_with_ties_by_index(
     prior = data.draw(priors(cp))
     exponent = data.draw(st.sampled_from([1.0, 0.5] if prior is None or not prior.smoothing else [1.0, 0.5, -1.0]))
     pair = pair_weights(cp, data.draw(st.integers(0, 99)))
-    terms = Problem(cp, pair, weights_of(prior, exponent, cp.device)).terms(logs=False)
+    terms = RankingProblem(cp, pair, weights_of(prior, exponent, cp.device)).terms(logs=False)
     most = math.prod(terms.shape)
     k, top = data.draw(CAPS) or most, min(data.draw(TOPS), most)
     values = dense_values(terms)
@@ -93,7 +93,7 @@ def test_both_searches_equal_the_sorted_products_bit_for_bit_with_ties_by_index(
 def test_both_searches_keep_to_a_cap_of_each_pair_bit_for_bit(data: st.DataObject) -> None:
     cp = data.draw(tensors_of_pairs())
     weights = weights_of(data.draw(priors(cp)), 1.0, cp.device)
-    terms = Problem(cp, pair_weights(cp, data.draw(st.integers(0, 99))), weights).terms(logs=False)
+    terms = RankingProblem(cp, pair_weights(cp, data.draw(st.integers(0, 99))), weights).terms(logs=False)
     caps = torch.tensor([data.draw(st.sampled_from([1, 2, 5, 17, 40])) for _ in range(terms.shape[0])])
     top = data.draw(st.sampled_from([1, 3, 10, 40]))
     values = dense_values(terms).flatten(1)
@@ -114,7 +114,7 @@ def test_the_search_in_logs_equals_the_sorted_dense_tensor(data: st.DataObject) 
     prior = data.draw(priors(cp))
     k, top = data.draw(CAPS), data.draw(TOPS)
     pair = pair_weights(cp, data.draw(st.integers(0, 99)))
-    terms = Problem(cp, pair, weights_of(prior, 1.0, cp.device)).terms(logs=True)
+    terms = RankingProblem(cp, pair, weights_of(prior, 1.0, cp.device)).terms(logs=True)
     value, flat = tensors.search(terms, k or math.prod(terms.shape), top)
     found = [
         (score, *(int(n) for n in np.unravel_index(x, terms.shape)))
@@ -128,7 +128,7 @@ def test_the_search_in_logs_equals_the_sorted_dense_tensor(data: st.DataObject) 
 def test_the_torch_search_in_small_blocks_gives_the_same(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     cp = CPTensor(*(torch.randn(30, 3, n, generator=generator) for n in (12, 7, 9)))
-    terms = Problem(cp, torch.zeros(30).double(), weights_of(None, 1.0, cp.device)).terms(logs=False)
+    terms = RankingProblem(cp, torch.zeros(30).double(), weights_of(None, 1.0, cp.device)).terms(logs=False)
     expected = [x.tolist() for x in compiled_search(terms, 5, 60)]
     monkeypatch.setattr(tensors, "_BLOCK", blocks)
     assert [x.tolist() for x in tensors.search(terms, 5, 60)] == expected
@@ -258,7 +258,7 @@ def test_a_vocabulary_whose_dense_tensor_cannot_exist_is_ranked() -> None:
     seen = torch.stack([torch.randint(n, (10_000,), generator=generator) for n in sizes], -1)
     for prior in (None, TripletPrior.from_triplets(seen, sizes)):
         found = rank_relations(cp, prior, top=20)
-        problem = Problem(cp, torch.zeros(6).double(), weights_of(prior, 1.0, cp.device))
+        problem = RankingProblem(cp, torch.zeros(6).double(), weights_of(prior, 1.0, cp.device))
         value, flat = tensors.search(problem.terms(logs=False), 20, 20)
         assert found.log_score.tolist() == pytest.approx(problem.terms(logs=False).log_score(value).tolist(), abs=1e-12)
         key = (found.triplet[:, 0] * 500 + found.triplet[:, 1]) * 5000 + found.triplet[:, 2]

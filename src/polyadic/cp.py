@@ -304,7 +304,7 @@ class CPTensor:
             )
 
     def _labels(self, given: dict[str, int | Tensor]) -> dict[Variable, Tensor]:
-        found = {}
+        labels = {}
         for name in _known(tuple(given), most=3):
             value = given[name]
             if not isinstance(value, int | Tensor) or isinstance(value, bool):
@@ -318,8 +318,8 @@ class CPTensor:
             size = self.sizes[VARIABLES.index(name)]
             if bool(((label < 0) | (label >= size)).any()):
                 raise PolyadicError(f"CPTensor: {name} labels must lie in 0..{size - 1}, got {label.tolist()}")
-            found[name] = label.long().expand(self.batch_shape)
-        return found
+            labels[name] = label.long().expand(self.batch_shape)
+        return labels
 
 
 def _known(names: tuple[str, ...], most: int) -> list[Variable]:
@@ -397,13 +397,13 @@ def _mix(log_weight: Tensor, factors: list[Tensor]) -> Tensor:
 class _ClosedFormNLL(torch.autograd.Function):
     """L = -Σ t log y and the supplement's ∂L/∂s_{a,r}^i = Σt · P(r) P(i | r) - Σ_{t at i} t · P(r | triplet).
 
-    Saves the inputs and [*B, R] numbers only; the softmax of each factor is made again in backward, in the buffer of
+    Saves the inputs and [*B, R] numbers only; backward recomputes the softmax of each factor in the buffer of
     the gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor, p: Tensor, o: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-        factors = (s, p, o)
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        *factors, target, weight = inputs  # [*B, R, ·] three times, [*B, T, 3], [*B, T]
         peaks = _peaks(factors)
         shifts = _shifts(peaks)
         masses = [(x - peak).exp_().sum(-1) for x, peak in zip(factors, peaks, strict=True)]  # [*B, R]
@@ -412,7 +412,7 @@ class _ClosedFormNLL(torch.autograd.Function):
         joint = _at_triplets(factors, target, shifts)  # [*B, R, T]
         log_joint = joint.logsumexp(-2)  # [*B, T]
         surprise = log_z - log_joint  # -log y, [*B, T]
-        ctx.save_for_backward(s, p, o, target, weight, component - log_z, joint, surprise, *peaks, *masses)
+        ctx.save_for_backward(*inputs, component - log_z, joint, surprise, *peaks, *masses)
         return (weight * surprise).masked_fill(weight == 0, 0).sum(-1)
 
     @staticmethod
@@ -421,9 +421,9 @@ class _ClosedFormNLL(torch.autograd.Function):
         if torch.is_grad_enabled():  # asked for with create_graph: the gradient must be differentiable itself
             loss = -(weight * CPTensor(s, p, o).log_prob(target)).masked_fill(weight == 0, 0).sum(-1)
             asked = [x for x in (s, p, o, weight) if x.requires_grad]
-            found = iter(torch.autograd.grad(loss, asked, grad, create_graph=True))
-            first = [next(found) if x.requires_grad else None for x in (s, p, o)]
-            return *first, None, next(found, None)
+            grads_of_asked = iter(torch.autograd.grad(loss, asked, grad, create_graph=True))
+            first = [next(grads_of_asked) if x.requires_grad else None for x in (s, p, o)]
+            return *first, None, next(grads_of_asked, None)
         peaks, masses = rest[:3], rest[3:]
         tiny = torch.finfo(s.dtype).tiny
         spread = (grad * weight.sum(-1))[..., None] * log_mixture.exp()  # [*B, R]

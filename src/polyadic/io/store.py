@@ -18,7 +18,7 @@ from polyadic.structures.labels import UNKNOWN, LabelMap, LabelReader
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 FORMAT = "polyadic detections 1"
-# `told`: whether an image has class distributions, whose rows are in `distribution`
+# `told` (a name of the file format): whether an image has class distributions, whose rows are in `distribution`
 _COLUMNS = {"boxes": "f8", "scores": "f8", "offsets": "i8", "labels": "i4", "distribution": "f2", "told": "u1"}
 
 
@@ -66,7 +66,7 @@ def read_tensors(path: Path, reader: LabelReader) -> Iterator[Detections]:
         raise PolyadicError(f"{path.name} is not a complete safetensors file ({reason:.100})") from error
     with file:
         names, sizes, vocabulary = _header(path, file.metadata() or {})
-        offsets, told = _check(path, file, (names, sizes), vocabulary)
+        offsets, has_distribution = _check(path, file, (names, sizes), vocabulary)
         columns = {name: file.get_slice(name) for name in _COLUMNS}
         label_map = LabelMap.match(vocabulary.objects, reader.vocabulary, reader.mapping)
         same = reader.mapping is None and vocabulary.objects == reader.vocabulary.objects
@@ -78,7 +78,7 @@ def read_tensors(path: Path, reader: LabelReader) -> Iterator[Detections]:
             labels = _rows(columns["labels"], start, end).tolist()
             mapped = reader.map([objects[label] for label in labels], targets.__getitem__)
             distribution = None
-            if told[at]:
+            if has_distribution[at]:
                 distribution = _rows(columns["distribution"], row, row + end - start).astype(np.float32)[mapped.rows]
                 distribution = distribution if same else label_map.spread(distribution)
                 row += end - start
@@ -120,15 +120,17 @@ def _check(
     missing = next((name for name in _COLUMNS if name not in file.keys()), None)  # noqa: SIM118, not a dict
     if missing:
         raise PolyadicError(f"{path.name}: no column {missing!r} of detections")
-    offsets, told, labels = (file.get_tensor(name) for name in ("offsets", "told", "labels"))
+    offsets, has_distribution, labels = (file.get_tensor(name) for name in ("offsets", "told", "labels"))
     total = len(labels)
-    rows = int(np.diff(offsets)[told.astype(bool)].sum()) if len(offsets) == len(told) + 1 else -1
+    rows = (
+        int(np.diff(offsets)[has_distribution.astype(bool)].sum()) if len(offsets) == len(has_distribution) + 1 else -1
+    )
     shapes = {name: file.get_slice(name).get_shape() for name in _COLUMNS}
     expected = {"boxes": [total, 4], "scores": [total], "distribution": [rows, len(vocabulary.objects)]}
     fits = all(shapes[name] == shape for name, shape in expected.items())
-    fits = fits and all(len(values) == len(told) for values in lists)
+    fits = fits and all(len(values) == len(has_distribution) for values in lists)
     if not fits or offsets[0] != 0 or offsets[-1] != total or (np.diff(offsets) < 0).any():
         raise PolyadicError(f"{path.name}: columns of different lengths; is it cut off, or from another program?")
     if total and not UNKNOWN <= labels.min() <= labels.max() < len(vocabulary.objects):
         raise PolyadicError(f"{path.name}: labels outside the {len(vocabulary.objects)} classes of its vocabulary")
-    return offsets, told
+    return offsets, has_distribution

@@ -325,7 +325,8 @@ def pool_regions(
     low, high = torch.triu_indices(len(boxes), len(boxes), 1)
     everything = torch.cat([boxes, union_boxes(boxes[low], boxes[high])])
     half = pool_boxes(backbone, feature_maps(backbone, image[None], precision), everything, frame, precision)
-    return add_crops(backbone, half[: len(boxes)], image, boxes, frame, precision), half[len(boxes) :]
+    regions = add_crops(backbone, half[: len(boxes)], image, boxes=boxes, frame=frame, precision=precision)
+    return regions, half[len(boxes) :]
 
 
 @torch.no_grad()
@@ -333,6 +334,7 @@ def add_crops(
     backbone: Backbone,
     pooled: Float[Tensor, "N D"],
     image: UInt8[Tensor, "3 H W"],
+    *,
     boxes: Float[Tensor, "N 4"],
     frame: tuple[float, float],
     precision: torch.dtype,

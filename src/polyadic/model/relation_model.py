@@ -255,7 +255,9 @@ class RelationModel(nn.Module):
             corners, regions = torch.from_numpy(given.boxes).float(), None
             if self.backbone is not None:
                 pooled = pool_boxes(self.backbone, maps[at], corners, frame, self.precision)
-                regions = add_crops(self.backbone, pooled, pictures[at], corners, frame, self.precision)
+                regions = add_crops(
+                    self.backbone, pooled, pictures[at], boxes=corners, frame=frame, precision=self.precision
+                )
             inputs = pair_inputs(
                 given.boxes,
                 ordered_pairs(len(corners)),

@@ -27,7 +27,7 @@ from polyadic.cp import CPTensor, require_tensor
 from polyadic.prior import SparsePrior
 from polyadic.ranking import search as tensors
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
-from polyadic.ranking.search import SAFE, Problem, Terms, Weights, Workspace, weights_of
+from polyadic.ranking.search import SAFE, RankingProblem, Terms, Weights, Workspace, weights_of
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def rank_relations(
         boxes = _weighted(log_boxes, "log_boxes", boxes_exponent, B).to(work)
         weights = weights_of(prior, prior_exponent, work)
         _check_weights(weights, triplets_per_pair)
-        problem = Problem(cp if work == home else cp.to(work), selected + boxes, weights)
+        problem = RankingProblem(cp if work == home else cp.to(work), selected + boxes, weights)
         if labels is not None:
             search = _label_search(problem, _checked_labels(labels, cp, work))
             caps = caps.clamp_max(cp.sizes[1])
@@ -338,7 +338,7 @@ def _checked_labels(labels: Tensor, cp: CPTensor, device: torch.device) -> Tenso
     return labels.to(device).long()
 
 
-def _triplet_search(problem: Problem, prior: SparsePrior | None, exponent: float) -> Search:
+def _triplet_search(problem: RankingProblem, prior: SparsePrior | None, exponent: float) -> Search:
     """All triplets compete: linear and fast, or in logs where float64 would underflow."""
     B, triplets_per_pair = problem.cp.batch_shape[0], math.prod(problem.cp.sizes)
 
@@ -351,7 +351,7 @@ def _triplet_search(problem: Problem, prior: SparsePrior | None, exponent: float
             return torch.empty(0).to(problem.log_pair), torch.empty(0, dtype=torch.long, device=device)
         k = k.to(device).clamp_max(most)
         if on_cpu:
-            value, flat = _compiled(terms, prior, problem.weights, k, most, falling=exponent > 0)
+            value, flat = _compiled(terms, prior, problem.weights, k=k, top=most, falling=exponent > 0)
         else:
             value, flat = tensors.search(terms, k, most)
         if len(value) == most and float(value[-1]) >= SAFE:
@@ -361,7 +361,7 @@ def _triplet_search(problem: Problem, prior: SparsePrior | None, exponent: float
         score, counts = terms.log_score(value), torch.bincount(flat // triplets_per_pair, minlength=B)
         short = (counts < k) & (problem.log_pair > -math.inf)
         part = short.nonzero()[:, 0]
-        again = Problem(problem.cp[part], problem.log_pair[part], problem.weights).terms(logs=True)
+        again = RankingProblem(problem.cp[part], problem.log_pair[part], problem.weights).terms(logs=True)
         more, place = tensors.search(again, k[part], most)
         place = part[place // triplets_per_pair] * triplets_per_pair + place % triplets_per_pair
         enough = ~short[flat // triplets_per_pair]
@@ -377,7 +377,7 @@ def _sorted(score: Tensor, flat: Tensor, top: int) -> tuple[Tensor, Tensor]:
     return score[:top], flat[order[:top]]
 
 
-def _label_search(problem: Problem, labels: Tensor) -> Search:
+def _label_search(problem: RankingProblem, labels: Tensor) -> Search:
     """Only predicates compete: B x P scores, few enough to sort."""
     cp, (S, P, O) = problem.cp, problem.cp.sizes
     B = len(labels)
@@ -404,7 +404,7 @@ _INDEX: WeakKeyDictionary[SparsePrior, dict[bool, SubjectIndex]] = WeakKeyDictio
 
 
 def _compiled(
-    terms: Terms, prior: SparsePrior | None, weights: Weights, k: Tensor, top: int, falling: bool
+    terms: Terms, prior: SparsePrior | None, weights: Weights, *, k: Tensor, top: int, falling: bool
 ) -> tuple[Tensor, Tensor]:
     from polyadic.ranking import kernel as kernels
 

@@ -59,7 +59,8 @@ def deduplicate(
         deep = min(deep, most)
         scores, flat = search(wide, deep)
         complete = deep == most or len(scores) < deep
-        answer = _greedy(scores.tolist(), flat.tolist(), triplets_per_pair, near, k.tolist(), top, complete)
+        pool = list(zip(scores.tolist(), flat.tolist(), strict=True))
+        answer = _greedy(pool, near, triplets_per_pair, k=k.tolist(), top=top, complete=complete)
         if answer is not None:
             places, losses = answer
             chosen = torch.tensor(places, dtype=torch.long, device=flat.device)
@@ -84,14 +85,15 @@ class _Near:
         """Of each pair, the sum over it and the pairs near it, in O(N³ + B)."""
         over = self._over.double().fill_diagonal_(1)  # an empty box does not overlap itself
         at = tuple(self._box.T)
-        each = torch.zeros_like(over).index_put_(at, number.double(), accumulate=True)  # [N, N]
-        return (over @ each @ over)[at].long()
+        per_boxes = torch.zeros_like(over).index_put_(at, number.double(), accumulate=True)  # [N, N]
+        return (over @ per_boxes @ over)[at].long()
 
 
 def _greedy(
-    raw: list[float], index: list[int], triplets_per_pair: int, near: _Near, k: list[int], top: int, complete: bool
+    pool: list[tuple[float, int]], near: _Near, triplets_per_pair: int, *, k: list[int], top: int, complete: bool
 ) -> tuple[list[int], list[float]] | None:
     """Places in the pool and losses of the greedy answer, or None if an entry outside the pool might belong to it."""
+    raw, index = [score for score, _ in pool], [x for _, x in pool]
     pair = [x // triplets_per_pair for x in index]
     same: dict[int, list[int]] = {}  # triplet -> places in the pool
     for at, x in enumerate(index):

@@ -95,12 +95,12 @@ def _class_bounds(gain, factor, bounds):  # type: ignore[no-untyped-def]
 def _floor(a, b, c, gain, rest, seen_weight, seen_triplet, heaviest, k, top):  # type: ignore[no-untyped-def]
     """A value that at least `top` entries reach, at most `k` per pair: a first bar to prune by, or 0.
 
-    Looked at, in every pair: the largest component's peak, and the triplets that the prior weighs most.
+    Considers, in every pair, the peak of the largest component and the triplets with the largest prior weights.
     """
     B, R, _ = a.shape
     T = len(heaviest)
-    each = T if k >= T else 1
-    found, peaks, total = np.zeros(B * each), np.empty(B), np.empty(T)
+    per_pair = T if k >= T else 1
+    reached, peaks, total = np.zeros(B * per_pair), np.empty(B), np.empty(T)
     lightest = min(rest, seen_weight.min()) if T else rest
     for pair in range(B):
         peaks[pair] = gain[pair].max() * lightest
@@ -110,10 +110,10 @@ def _floor(a, b, c, gain, rest, seen_weight, seen_triplet, heaviest, k, top):  #
                 i, j, o = seen_triplet[heaviest[n]]
                 total[n] += a[pair, r, i] * b[pair, r, j] * c[pair, r, o]
         for n in range(T):
-            at = pair * each + n % each
-            found[at] = max(found[at], total[n] * seen_weight[heaviest[n]])
+            at = pair * per_pair + n % per_pair
+            reached[at] = max(reached[at], total[n] * seen_weight[heaviest[n]])
     floor = 0.0
-    for pool in (peaks, found):
+    for pool in (peaks, reached):
         if len(pool) >= top:
             floor = max(floor, np.partition(pool, len(pool) - top)[len(pool) - top])
     return floor
@@ -147,7 +147,7 @@ def search(  # type: ignore[no-untyped-def]
     P, O, M = b.shape[2], c.shape[2], len(keys)
     heaviest = max(rest, seen_weight.max()) if M else rest
     values, indices, size = np.empty(top), np.empty(top, np.int64), 0
-    own_values, own_indices = np.empty(k.max()), np.empty(k.max(), np.int64)  # this pair's best
+    pair_values, pair_indices = np.empty(k.max()), np.empty(k.max(), np.int64)  # this pair's best
     opened, opened_bound = np.empty(S, np.int64), np.empty(S)
     by_predicate, by_object = np.empty(P), np.empty(O)
     cell, row, mix = np.empty(P), np.empty(O), np.empty(R)
@@ -159,7 +159,7 @@ def search(  # type: ignore[no-untyped-def]
             if peak * heaviest < low:
                 break
             continue
-        own, cap = 0, k[pair]
+        pair_size, cap = 0, k[pair]
         by_subject, A, B, C = bounds[pair], a[pair], b[pair], c[pair]
         if M:
             _class_bounds(gain[pair], B, by_predicate)
@@ -179,9 +179,9 @@ def search(  # type: ignore[no-untyped-def]
                     total += A[r, i] * B[r, j] * C[r, o]
                 value = total * weight
                 if value > 0 and not _worse(value, index, low, low_index):
-                    own = _push(own_values, own_indices, own, cap, value, index)
-                    if own == cap and _worse(low, low_index, own_values[0], own_indices[0]):
-                        low, low_index = own_values[0], own_indices[0]
+                    pair_size = _push(pair_values, pair_indices, pair_size, cap, value, index)
+                    if pair_size == cap and _worse(low, low_index, pair_values[0], pair_indices[0]):
+                        low, low_index = pair_values[0], pair_indices[0]
         n = 0
         if not _worse(peak * rest, base, low, low_index):
             for i in range(S):
@@ -214,12 +214,12 @@ def search(  # type: ignore[no-untyped-def]
                 for o in range(O):
                     value = row[o] * rest
                     if value > 0 and not _worse(value, base + first + o, low, low_index):
-                        own = _push(own_values, own_indices, own, cap, value, base + first + o)
-                        if own == cap and _worse(low, low_index, own_values[0], own_indices[0]):
-                            low, low_index = own_values[0], own_indices[0]
-        for at in range(own):
-            if size < top or _worse(values[0], indices[0], own_values[at], own_indices[at]):
-                size = _push(values, indices, size, top, own_values[at], own_indices[at])
+                        pair_size = _push(pair_values, pair_indices, pair_size, cap, value, base + first + o)
+                        if pair_size == cap and _worse(low, low_index, pair_values[0], pair_indices[0]):
+                            low, low_index = pair_values[0], pair_indices[0]
+        for at in range(pair_size):
+            if size < top or _worse(values[0], indices[0], pair_values[at], pair_indices[at]):
+                size = _push(values, indices, size, top, pair_values[at], pair_indices[at])
     return values[:size], indices[:size]
 
 

@@ -69,7 +69,7 @@ class Workspace(threading.local):
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class RankingProblem:
     """One image: factors of B pairs, the log-weight of each pair, and the weights of the triplets."""
 
     cp: CPTensor  # [B, R, ·]

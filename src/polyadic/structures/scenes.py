@@ -36,7 +36,7 @@ def freeze(value: object, where: str, **columns: tuple[type, int]) -> None:
             array = np.asarray(getattr(value, name))
         except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors on a GPU
             reason = str(error).splitlines()[0]
-            raise PolyadicError(f"{where}: {name} must be numbers, in NumPy's reach ({reason})") from error
+            raise PolyadicError(f"{where}: {name} must be numbers that NumPy can hold ({reason})") from error
         if array.size == 0:
             array = np.zeros((0, width) if width else 0, dtype)
         if array.dtype.kind not in ("iu" if dtype is np.int64 else "iuf") or array.ndim != (2 if width else 1):
@@ -71,10 +71,10 @@ def check_boxes(boxes: Float[np.ndarray, "N 4"], where: str) -> None:
 def equal(a: object, b: object) -> bool:
     if type(a) is not type(b):
         return False
-    for each in fields(a):  # type: ignore[arg-type]
-        if not each.compare:
+    for column in fields(a):  # type: ignore[arg-type]
+        if not column.compare:
             continue
-        x, y = getattr(a, each.name), getattr(b, each.name)
+        x, y = getattr(a, column.name), getattr(b, column.name)
         if not (np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y):
             return False
     return True

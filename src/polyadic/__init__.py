@@ -1,14 +1,11 @@
 """Visual relationship detection with low-rank non-negative tensor decomposition (AAAI 2020).
 
-    factors of ψ_c ─► CPTensor     ┐
-    triplet counts ─► TripletPrior ├─ rank_relations ──► Relations
-    P(X_sel), P(B|I) ──────────────┘   f_spo, exact top-N without the dense tensor
+    image ─ load_detector ─► Detections ─ RelationModel.score ─► ScoredPairs ─ .rank ─► Relations
+                 P(B|I)                    ψ_c, ψ_u, P(X_sel)                  f_spo
 
-    files ─► load_dataset ─► Scenes ┐
-    anybody's Relations ────────────┴─ evaluate ──► recall under a named Protocol
-
-    Scenes ─► train(Config) ─► RelationModel ┐
-    photo ─► Detector, or anybody's boxes ───┴─ predict ──► Relations ──► query, JSON, graph, picture
+    Relations ─► evaluate (recall under a named Protocol), .draw, .to_json, write_relations
+    files ─ load_dataset ─► Dataset of Scenes ─ train(Config) ─► RelationModel
+    your own network's scores ─► CPTensor, TripletPrior ─► rank_relations
 
 Names are loaded on first use: `import polyadic` itself imports no torch.
 """
@@ -19,21 +16,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polyadic.boxes import box_iou
     from polyadic.config import load_config
     from polyadic.config.schema import Config
-    from polyadic.cp import CPTensor, Mixture
+    from polyadic.cp import CPTensor
     from polyadic.datasets import load_dataset
     from polyadic.detectors import load_detector
     from polyadic.evaluation import evaluate
     from polyadic.evaluation.protocol import Protocol, get_protocol
     from polyadic.io.records import read_detections, read_relations, write_relations
     from polyadic.model.relation_model import RelationModel
-    from polyadic.prior import SparsePrior, TripletPrior
+    from polyadic.prior import TripletPrior
     from polyadic.ranking import rank_relations
-    from polyadic.ranking.dedup import Dedup
     from polyadic.structures.detections import Detections
-    from polyadic.structures.labels import LabelMap
     from polyadic.structures.relations import Relations
     from polyadic.structures.scenes import Dataset, Scene
     from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -45,19 +39,14 @@ _HOME = {
     "CPTensor": "cp",
     "Config": "config.schema",
     "Dataset": "structures.scenes",
-    "Dedup": "ranking.dedup",
     "Detections": "structures.detections",
-    "LabelMap": "structures.labels",
-    "Mixture": "cp",
     "PolyadicError": "structures.vocabulary",
     "Protocol": "evaluation.protocol",
     "RelationModel": "model.relation_model",
     "Relations": "structures.relations",
     "Scene": "structures.scenes",
-    "SparsePrior": "prior",
     "TripletPrior": "prior",
     "Vocabulary": "structures.vocabulary",
-    "box_iou": "boxes",
     "evaluate": "evaluation",
     "get_protocol": "evaluation.protocol",
     "load_config": "config",
@@ -74,19 +63,14 @@ __all__ = [
     "CPTensor",
     "Config",
     "Dataset",
-    "Dedup",
     "Detections",
-    "LabelMap",
-    "Mixture",
     "PolyadicError",
     "Protocol",
     "RelationModel",
     "Relations",
     "Scene",
-    "SparsePrior",
     "TripletPrior",
     "Vocabulary",
-    "box_iou",
     "evaluate",
     "get_protocol",
     "load_config",

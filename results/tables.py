@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from polyadic.config import PRESETS
-from polyadic.experiments.results import Cell, Line, read_rows, select
+from polyadic.experiments.results import Cell, TableLine, read_rows, select
 from polyadic.experiments.table1 import FIXED, recall_cells, shares
 from polyadic.experiments.table1 import headline as headline_lines
 from polyadic.experiments.table1 import ingredients as ingredient_lines
@@ -138,7 +138,7 @@ def _ablation(task: str) -> str:
     return _table(head, body)
 
 
-def _lines(task: str) -> dict[str, Line]:
+def _lines(task: str) -> dict[str, TableLine]:
     rows = read_rows(PIXELS)
     ranks = tuple(sorted({row.rank for row in select(rows, what=MODEL) if row.rank is not None}))
     ablation = Ablation({MODEL: PRESETS["vrd-pixels"]}, ranks, (), rows)
@@ -149,11 +149,11 @@ def _bold(label: str) -> str:
     return f"**{label}**" if label == OURS else label
 
 
-def _recalls_of(line: Line) -> list[str]:
+def _recalls_of(line: TableLine) -> list[str]:
     return [_both(line.cells[:2]), _both(line.cells[2:])]
 
 
-def _papers(line: Line) -> list[str]:
+def _papers(line: TableLine) -> list[str]:
     assert line.paper is not None
     return [f"the paper, {line.label}", *(" / ".join(map(str, x)) for x in (line.paper[:2], line.paper[2:]))]
 
@@ -162,7 +162,7 @@ def both_sources() -> str:
     """Pixels and evidence, evidence alone."""
     rows = read_rows(BOTH)
     whats = dict.fromkeys(row.what for row in rows)
-    return _recalls([Line(what, recall_cells(select(rows, what=what))) for what in whats])
+    return _recalls([TableLine(what, recall_cells(select(rows, what=what))) for what in whats])
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -179,14 +179,14 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def _recalls(lines: Sequence[Line]) -> str:
+def _recalls(lines: Sequence[TableLine]) -> str:
     columns = [("relationship", "1"), ("relationship", "10"), ("phrase", "1"), ("phrase", "10")]
     head = ["R@50 / R@100", *(f"{task} k = {k}" for task, k in columns)]
     body = [[_LABELS.get(line.label, line.label), *(_pair(line, *column) for column in columns)] for line in lines]
     return _table(head, body)
 
 
-def _pair(line: Line, task: str, k: str) -> str:
+def _pair(line: TableLine, task: str, k: str) -> str:
     return _both([number for number, column in zip(line.cells, FIXED, strict=True) if column[:2] == (task, k)])
 
 

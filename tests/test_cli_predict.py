@@ -110,7 +110,7 @@ def records_of(result: Result) -> list[dict[str, Any]]:
 def test_without_a_detector_nothing_is_read(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyadic.structures.images.open_photo", lambda path: pytest.fail("a photo was read"))
     told = command("predict", "evidence", "photos").message
-    assert "evidence has no detector: give --detector" in told
+    assert "has no detector: give --detector" in told
     assert "or boxes with --detections" in told
 
 
@@ -155,7 +155,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "k": (("evidence", "photos", *BOXES, "--k", "0"), "--k: expected a whole number from 1, or any, got '0'"),
     "k free": (("evidence", "photos", *BOXES, "--k", "free"), "got 'free'"),
     "least": (("evidence", "photos", *BOXES, "--min-score", "inf"), "--min-score: expected a number from 0, got inf"),
-    "resume": (("evidence", "photos", *BOXES, "--resume"), "--resume continues the file --out"),
+    "resume": (("evidence", "photos", *BOXES, "--resume"), "--resume needs --out"),
     "resume, overwrite": (
         ("evidence", "photos", *BOXES, "--out", "r", "--resume", "--overwrite"),
         "mutually exclusive",

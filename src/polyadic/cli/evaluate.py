@@ -293,7 +293,7 @@ def _file_scores(
             raise PolyadicError(notes[-1])
         protocols = list(dict.fromkeys(protocols))
         if train is not None:
-            protocols = [each.change(subset=subset) for each in protocols for subset in ("all", "zero-shot")]
+            protocols = [protocol.change(subset=subset) for protocol in protocols for subset in ("all", "zero-shot")]
         boxes = _detections(file.expanduser(), detections, data)
         result = compare(
             data,

@@ -15,7 +15,7 @@ from polyadic.cli.options import check_resume, parse_k
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
-    from polyadic.experiments.photos import Item, Question, Result
+    from polyadic.experiments.photos import Item, PhotoLog, Question, Result
     from polyadic.model.relation_model import RelationModel
     from polyadic.structures.labels import NameMapping, UnknownPolicy
 
@@ -136,33 +136,18 @@ def command(
         raise PolyadicError("--detector and --detections are mutually exclusive")
     check_resume(resume, overwrite)
     if resume and out is None:
-        raise PolyadicError("--resume continues the file --out: give it as well")
-    if not math.isfinite(min_score):
-        raise PolyadicError(f"--min-score: expected a number from 0, got {min_score}")
+        raise PolyadicError("--resume needs --out, the file to continue")
     run, paths = _split(words or [])
-    if not paths and drawn is not None:
-        raise PolyadicError("--draw needs photos: name files, folders or patterns")
-    if not paths and detections is None:
-        raise PolyadicError("PATHS are missing: name photos, folders or patterns")
-    asked = {"subject": subject, "predicate": predicate, "object": object}
-    given = tuple((name, word) for name, word in asked.items() if word is not None)
-    if len(given) == 3:
-        raise PolyadicError("--subject, --predicate and --object: give at most two, the third is the answer")
-    question = Question(parse_k(k), top, min_score, given)
+    _check_paths(paths, detections, drawn)
+    question = Question(parse_k(k), top, _finite(min_score), _given(subject, predicate, object))
     photos = _photos(run, paths)
     model = _load_model(run, device, threads)
-    for name, word in given:
+    for name, word in question.given:
         model.vocabulary.index(name, word)
     table = synonyms(model.vocabulary) if mapping is None else None
-    if run is None and detector is None and detections is None:
-        detector = "resnet50-fpn"
+    detector = detector or _default_detector(run, detections)
     if detector is not None:
         _set_detector(model, detector, names, table or mapping, unknown)
-    if detections is None and model.detector is None:
-        raise PolyadicError(
-            f"{run} has no detector: give --detector (a run of `polyadic detect train`, an .onnx file, or "
-            "torchvision's resnet50-fpn), or boxes with --detections"
-        )
     items = _items(model, photos, detections, categories, table or mapping, unknown)
     targets = {}
     if drawn is not None:
@@ -173,9 +158,7 @@ def command(
         files = (detections, names, categories, mapping if table is None else table_file())
         fingerprint = _fingerprint(run, detector, files, (question, unknown))
         log = PhotoLog(out.expanduser(), fingerprint, resume=resume, overwrite=overwrite)
-    done = set() if log is None else log.done.intersection(item.name for item in items)
-    if done:
-        typer.echo(f"skipping {len(done):,} photos that are already in {out}", err=True)
+    done = _done(log, items)
     failed = written = relations = 0
     with showing(), interruptible():
         try:
@@ -198,8 +181,8 @@ def command(
             typer.echo(f"polyadic: stopped after {written:,} photos; continue {how}", err=True)
             raise typer.Exit(130) from None
     _report_dropped(model, detections)
-    if log is not None or drawn is not None:
-        where = " and ".join(str(path) for path in (out, drawn) if path is not None)
+    where = _joined(out, drawn)
+    if where:
         typer.echo(f"{written:,} photo{'s' * (written != 1)}, {relations:,} relations: {where}", err=as_json)
     if failed:
         typer.echo(f"polyadic: {failed:,} of {written + failed:,} photos failed", err=True)
@@ -213,6 +196,33 @@ def _split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     if words and is_model(Path(words[0]).expanduser()):
         return Path(words[0]), list(words[1:])
     return None, list(words)
+
+
+def _default_detector(run: Path | None, detections: Path | None) -> str | None:
+    """The pretrained model comes without a detector; a run has its own."""
+    return "resnet50-fpn" if run is None and detections is None else None
+
+
+def _check_paths(paths: Sequence[str], detections: Path | None, drawn: Path | None) -> None:
+    if not paths and drawn is not None:
+        raise PolyadicError("--draw needs photos: name files, folders or patterns")
+    if not paths and detections is None:
+        raise PolyadicError("PATHS are missing: name photos, folders or patterns")
+
+
+def _finite(min_score: float) -> float:
+    if not math.isfinite(min_score):
+        raise PolyadicError(f"--min-score: expected a number from 0, got {min_score}")
+    return min_score
+
+
+def _given(subject: str | None, predicate: str | None, object: str | None) -> tuple[tuple[str, str], ...]:
+    """Collect the names that are asked for."""
+    asked = {"subject": subject, "predicate": predicate, "object": object}
+    given = tuple((name, word) for name, word in asked.items() if word is not None)
+    if len(given) == 3:
+        raise PolyadicError("--subject, --predicate and --object: give at most two, the third is the answer")
+    return given
 
 
 def _photos(run: Path | None, paths: Sequence[str]) -> list[Path]:
@@ -327,6 +337,11 @@ def _items(
     from polyadic.structures.labels import Synonyms
 
     if detections is None:
+        if model.detector is None:
+            raise PolyadicError(
+                "this model has no detector: give --detector (a run of `polyadic detect train`, an .onnx file, or "
+                "torchvision's resnet50-fpn), or boxes with --detections"
+            )
         return [Item(str(path), path) for path in photos]
     if not photos and "pixels" in model.config.sources:
         raise PolyadicError("PATHS are missing: this model sees pixels, so name the photos of --detections")
@@ -344,6 +359,20 @@ def _items(
             f"is {lacking[0]!r}): name the photos, or give each record a size"
         )
     return [Item(boxes.image, detections=boxes) for boxes in given]
+
+
+def _done(log: PhotoLog | None, items: Sequence[Item]) -> set[str]:
+    """Names of the photos that a resumed file already has."""
+    if log is None:
+        return set()
+    done = log.done.intersection(item.name for item in items)
+    if done:
+        typer.echo(f"skipping {len(done):,} photos that are already in {log.path}", err=True)
+    return done
+
+
+def _joined(*paths: Path | None) -> str:
+    return " and ".join(str(path) for path in paths if path is not None)
 
 
 def _print_heading(question: Question) -> None:

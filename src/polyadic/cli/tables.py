@@ -16,7 +16,7 @@ from polyadic.evaluation.misses import OUTCOMES, Misses
 from polyadic.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:  # these load torch
-    from polyadic.experiments.results import Cell, Line
+    from polyadic.experiments.results import Cell, TableLine
     from polyadic.experiments.table1 import BoxesTable
     from polyadic.experiments.table4 import Ablation
 
@@ -162,15 +162,15 @@ def table1_table(name: str, result: Comparison, free: Mapping[Protocol, int | No
         console.print(note)
 
 
-def boxes_tables(found: BoxesTable) -> None:
+def boxes_tables(table: BoxesTable) -> None:
     """Table 1 on given proposals, what each ingredient is worth, and the outcomes of the ground truths."""
     from polyadic.experiments.table1 import FIXED, headline, ingredients, shares
 
-    console, rows = _console(), found.rows
-    console.print(f"{found.dataset} test, lu2016, recall in percent, {_seeds(found.seeds)}", style="bold")
-    _by_task(headline(rows, found.dataset), FIXED)
-    _by_task(headline(rows, found.dataset, subset="zero-shot"), FIXED, "zero-shot, ")
-    _by_task(headline(rows, found.dataset, metric="mean_recall"), FIXED, "mean recall, ")
+    console, rows = _console(), table.rows
+    console.print(f"{table.dataset} test, lu2016, recall in percent, {_seeds(table.seeds)}", style="bold")
+    _by_task(headline(rows, table.dataset), FIXED)
+    _by_task(headline(rows, table.dataset, subset="zero-shot"), FIXED, "zero-shot, ")
+    _by_task(headline(rows, table.dataset, metric="mean_recall"), FIXED, "mean recall, ")
     for split in ("validation", "test"):
         lines = ingredients(rows, split)
         if lines:
@@ -181,7 +181,7 @@ def boxes_tables(found: BoxesTable) -> None:
 
 
 def _by_task(
-    lines: Sequence[Line], columns: Sequence[tuple[str, str, int]], title: str = "", *, losses: bool = False
+    lines: Sequence[TableLine], columns: Sequence[tuple[str, str, int]], title: str = "", *, losses: bool = False
 ) -> None:
     """One table per task, since both side by side are too wide."""
     for task in dict.fromkeys(task for task, _, _ in columns):

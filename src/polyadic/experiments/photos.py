@@ -62,18 +62,17 @@ class Result:
 
     name: str
     photo: Photo | None = None
-    found: Relations | None = None
+    ranked: Relations | None = None
     problem: str | None = None
 
     @property
     def relations(self) -> Relations:
-        assert self.found is not None, "a photo without a problem"
-        return self.found
+        assert self.ranked is not None, "a photo without a problem"
+        return self.ranked
 
     def to_record(self) -> dict[str, Any]:
-        """JSON values, under the name by which the photo was asked for."""
-        assert self.found is not None, "a photo without a problem"
-        return {**self.found.to_dict(), "image": self.name}
+        """JSON values, under the name that the user gave the photo."""
+        return {**self.relations.to_dict(), "image": self.name}
 
 
 def find_photos(words: Sequence[str]) -> list[Path]:
@@ -165,7 +164,7 @@ def predict_photos(
             opened = _open_all(some) if ahead is None else ahead.result()
             ahead = reader.submit(_open_all, batches[at + 1]) if at + 1 < len(batches) else None
             results = {
-                row: Result(some[row].name, problem=each) for row, each in enumerate(opened) if isinstance(each, str)
+                row: Result(some[row].name, problem=photo) for row, photo in enumerate(opened) if isinstance(photo, str)
             }
             groups = [[row for row in range(len(some)) if row not in results]]
             while groups:

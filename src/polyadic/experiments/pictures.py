@@ -68,7 +68,7 @@ def _toy_panel(scene: Scene, predictions: Relations, names: Vocabulary) -> Image
     rows = np.concatenate([predictions.pairs, predictions.triplets], 1).tolist()
     hits = np.array([tuple(row) in truths for row in rows], bool)
     drawn = relations_to_draw(names, predictions.pairs, predictions.triplets, predictions.scores, hits)
-    drawn = [replace(each, score=math.exp(each.score or 0.0)) for each in drawn]
+    drawn = [replace(line, score=math.exp(line.score or 0.0)) for line in drawn]
     labels = [names.objects[label] for label in scene.labels]
     return render_png(plan_drawing(scene.open(), scene.boxes, labels, drawn, arrows=ARROWS, width=WIDTH))
 

@@ -191,7 +191,7 @@ def cell(values: Iterable[float | None]) -> Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """One line of a table: numbers in the order of its columns, and the paper's where it has them."""
 
     label: str

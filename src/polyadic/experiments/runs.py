@@ -179,7 +179,7 @@ def predict_scenes(
     for example, scores in scored:
         ranked = _rank_each(scores, settings, top)
         if images.boxes.true:
-            ranked = {key: replace(each, labels=None, confidences=None) for key, each in ranked.items()}
+            ranked = {key: replace(relations, labels=None, confidences=None) for key, relations in ranked.items()}
         yield example.scene, [ranked[setting] for setting in settings]
 
 

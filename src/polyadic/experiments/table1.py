@@ -33,8 +33,8 @@ from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.results import (
     FREE,
     Cell,
-    Line,
     Row,
+    TableLine,
     cached_rows,
     ceiling_row,
     cell,
@@ -84,7 +84,7 @@ PAPER: dict[str, dict[str, tuple[float, ...]]] = {
 }
 
 
-def table1(result: Comparison, free: Mapping[Protocol, int | None]) -> list[Line]:
+def table1(result: Comparison, free: Mapping[Protocol, int | None]) -> list[TableLine]:
     """The predictions, the count table, the ceilings of the boxes and, where they are known, the paper's numbers.
 
     `free` has, for each task, the protocol with the k that was chosen on the validation split.
@@ -97,15 +97,15 @@ def table1(result: Comparison, free: Mapping[Protocol, int | None]) -> list[Line
             (row.protocol.task, row.protocol.k, row.top): row.recall for what, row in rows if what == name
         }
         asked = ((task, chosen.get(task, -1) if k == FREE else int(k), top) for task, k, top in COLUMNS)
-        lines.append(Line(name, tuple(Cell(recalls.get(key, math.nan)) for key in asked)))
+        lines.append(TableLine(name, tuple(Cell(recalls.get(key, math.nan)) for key in asked)))
     for name in dict.fromkeys(what for what, _, _ in result.ceilings):
         values: dict[str, float] = {
             protocol.task: value
             for what, protocol, value in result.ceilings
             if what == name and protocol.subset == "all"
         }
-        lines.append(Line(name, tuple(Cell(values.get(task, math.nan)) for task, _, _ in COLUMNS)))
-    return lines + [Line(label, tuple(map(Cell, cells))) for label, cells in PAPER.get(result.dataset, {}).items()]
+        lines.append(TableLine(name, tuple(Cell(values.get(task, math.nan)) for task, _, _ in COLUMNS)))
+    return lines + [TableLine(label, tuple(map(Cell, cells))) for label, cells in PAPER.get(result.dataset, {}).items()]
 
 
 @dataclass(frozen=True)
@@ -405,7 +405,7 @@ def _key(groups: Sequence[_Group], asked: Sequence[Variant], source: BoxSource) 
     return digest(*parts)
 
 
-def headline(rows: Iterable[Row], dataset: str, *, subset: str = "all", metric: str = "recall") -> list[Line]:
+def headline(rows: Iterable[Row], dataset: str, *, subset: str = "all", metric: str = "recall") -> list[TableLine]:
     """Count table and ceilings, each fit, the averaged models and, of the whole test set, the paper."""
     tested = [row for row in select(rows, split="test", subset=subset) if row.recall is not None]
     lines = []
@@ -413,15 +413,15 @@ def headline(rows: Iterable[Row], dataset: str, *, subset: str = "all", metric: 
         chosen = select(tested, fit=fit)
         for what in dict.fromkeys(row.what for row in chosen):
             name = what if fit == "baseline" else fit if what == FULL else f"{fit}, {what}"
-            lines.append(Line(name, recall_cells(select(chosen, what=what), metric)))
+            lines.append(TableLine(name, recall_cells(select(chosen, what=what), metric)))
     if subset == "all" and metric == "recall":
         for name, numbers in PAPER.get(dataset, {}).items():
             place = dict(zip(COLUMNS, numbers, strict=True))
-            lines.append(Line(name, tuple(Cell(place[column]) for column in FIXED)))
+            lines.append(TableLine(name, tuple(Cell(place[column]) for column in FIXED)))
     return lines
 
 
-def ingredients(rows: Iterable[Row], split: str) -> list[Line]:
+def ingredients(rows: Iterable[Row], split: str) -> list[TableLine]:
     """Each variant, trained without the held-out images, on the test images or on those; with the held-out loss."""
     rows = select(rows, fit="held-out")
     scored = [row for row in select(rows, split=split, subset="all") if row.recall is not None]
@@ -429,7 +429,7 @@ def ingredients(rows: Iterable[Row], split: str) -> list[Line]:
         what: cell(row.loss for row in select(rows, what=what)) for what in {row.what for row in rows if row.loss}
     }
     return [
-        Line(what, recall_cells(select(scored, what=what)), losses.get(what))
+        TableLine(what, recall_cells(select(scored, what=what)), losses.get(what))
         for what in dict.fromkeys(row.what for row in scored)
     ]
 

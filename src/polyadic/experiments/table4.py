@@ -18,8 +18,8 @@ from polyadic.evaluation.compare import COUNT_TABLE, compare
 from polyadic.evaluation.protocol import FREE_K, Protocol, get_protocol
 from polyadic.experiments.results import (
     FREE,
-    Line,
     Row,
+    TableLine,
     cached_rows,
     ceiling_row,
     cell,
@@ -292,7 +292,7 @@ def baselines(config: Config, test: Dataset, protocol: Protocol) -> Iterator[Row
         yield ceiling_row(what, base, value, dataset=test.name)
 
 
-def table4(ablation: Ablation, task: str = PHRASES) -> list[Line]:
+def table4(ablation: Ablation, task: str = PHRASES) -> list[TableLine]:
     """The plain ranks, the first and the last one with each part added, the same from all images, then the others.
 
     The paper's numbers are of phrase classification.
@@ -313,11 +313,11 @@ def table4(ablation: Ablation, task: str = PHRASES) -> list[Line]:
     return lines + [_line(what, select(rows, what=what), paper) for what in others]
 
 
-def _line(label: str, rows: Iterable[Row], paper: dict[str, tuple[float, float, float, float]]) -> Line:
+def _line(label: str, rows: Iterable[Row], paper: dict[str, tuple[float, float, float, float]]) -> TableLine:
     rows = list(rows)
     cells = [cell(row.recall for row in rows if row.k in (k, "any") and row.N in (n, None)) for k, n in COLUMNS]
     losses = {row.seed: row.loss for row in rows if row.loss is not None}
-    return Line(label, tuple(cells), cell(losses.values()) if losses else None, paper.get(label))
+    return TableLine(label, tuple(cells), cell(losses.values()) if losses else None, paper.get(label))
 
 
 def vrd_ablation(root: Path, weights: Path, out: Path, *, seeds: int = 3, ranks: Sequence[int] = RANKS) -> Ablation:

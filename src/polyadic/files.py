@@ -1,4 +1,4 @@
-"""Models on disk: each file is written whole or not at all, and what is damaged is told in one line."""
+"""Read and write the files of saved models: atomic writes, one-line errors for damaged files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def write_weights(folder: Path, weights: dict[str, Tensor], metadata: dict[str, 
 
 
 def write_about(folder: Path, config: dict[str, Any], vocabulary: Vocabulary) -> None:
-    """What stands beside the weights: config, class names, versions."""
+    """Write what belongs beside the weights: config, class names, versions."""
     hide_paths(config)
     write_text(folder / "config.json", json.dumps(config, indent=1))
     write_text(folder / "vocabulary.json", vocabulary.to_json())
@@ -71,7 +71,7 @@ def is_model(folder: Path) -> bool:
 
 
 def find_model(folder: Path, maker: str) -> Path:
-    """The folder of a saved model, or of a run's best one; `maker` is how one comes about."""
+    """Find the folder of a saved model, or of a run's best one; `maker` names the command that creates one."""
     folder = folder.expanduser()
     if not (folder / WEIGHTS).exists() and (folder / "model" / WEIGHTS).exists():
         folder = folder / "model"  # a training run
@@ -83,7 +83,7 @@ def find_model(folder: Path, maker: str) -> Path:
 
 
 def read_vocabulary(folder: Path, expected: Vocabulary | None) -> Vocabulary:
-    """The names of a saved model, which must be the expected ones."""
+    """Read the vocabulary of a saved model, which must be the expected one."""
     try:
         names = Vocabulary.from_json((folder / "vocabulary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -95,7 +95,7 @@ def read_vocabulary(folder: Path, expected: Vocabulary | None) -> Vocabulary:
 
 
 def read_weights(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of `WEIGHTS`, which must be of this format."""
+    """Read tensors and metadata of `WEIGHTS`, which must be of this format."""
     from safetensors import SafetensorError, safe_open
 
     path = folder / WEIGHTS
@@ -111,7 +111,7 @@ def read_weights(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, 
 
 
 def fill_model(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
-    """Weights into the model that the config beside them describes."""
+    """Load the weights into the model that the config beside them describes."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -120,7 +120,7 @@ def fill_model(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> No
 
 
 def move_model(model: nn.Module, device: torch.device, folder: Path) -> None:
-    """To a device, where it is there."""
+    """Move the model to a device, if it is available."""
     try:
         model.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -133,7 +133,7 @@ _FILES = (("data", "detections"), ("data", "detector"), ("data", "simulate"), ("
 
 
 def hide_paths(config: dict[str, Any]) -> None:
-    """Folders of this machine mean nothing on another: of a file its name stays."""
+    """Remove this machine's folders from a config; of a file only its name is kept."""
     for section, name in (*_FOLDERS, *_FILES):
         if name in config.get(section, {}):
             config[section][name] = "" if (section, name) in _FOLDERS else Path(config[section][name]).name
@@ -142,6 +142,7 @@ def hide_paths(config: dict[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
+    """List the versions of Python, the platform and our dependencies."""
     names = {"python": platform.python_version(), "platform": platform.platform()}
     for name in ("polyadic", "torch", "torchvision", "timm", "numpy", "pillow"):
         with suppress(PackageNotFoundError):
@@ -175,10 +176,10 @@ def parse_json(text: bytes, where: str, kind: Any = Any) -> Any:
 
 
 def is_positive(value: Any) -> bool:
-    """A number above 0: the side of a frame."""
+    """Check for a positive number, such as the side of a frame."""
     return is_number(value) and value > 0
 
 
 def is_number(value: Any) -> bool:
-    """A number of a sane size: no truth value, no NaN, no infinity."""
+    """Check for a number of reasonable size: no bool, no NaN, no infinity."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST

@@ -1,7 +1,7 @@
-"""What a stage learns from, image by image: boxes, pairs, targets, features. Worker processes make it.
+"""Build the training examples of a stage, one per image: boxes, pairs, targets and features, in worker processes.
 
-Everything random in an example depends on the seed, the stage, the epoch and the image alone, so that neither the
-number of workers nor an interruption changes it.
+The random numbers of an example depend only on the seed, the stage, the epoch and the image, so neither the number of
+workers nor an interruption changes it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ Task = Literal["triplets", "selection", "everything"]
 
 @dataclass(frozen=True, eq=False)
 class BoxSource:
-    """The boxes of an image: the true ones, a detector's, or simulated ones, anew in each epoch."""
+    """Choose the boxes of an image: ground truth, a detector's, or simulated ones that change in each epoch."""
 
     detections: Mapping[str, Detections] | None = None
     noise: DetectionNoise | None = None
-    nms: float = 1.0  # of two detections that overlap by more, the less sure one is left out; the paper: at test time
+    nms: float = 1.0  # IoU above which the less confident detection is suppressed; the paper: at test time
 
     @property
     def fixed(self) -> bool:
+        """Whether the boxes are the same in each epoch."""
         return self.noise is None
 
     @property
@@ -54,6 +55,7 @@ class BoxSource:
         return self.detections is None and self.noise is None
 
     def boxes(self, scene: Scene, rng: np.random.Generator) -> TrainingBoxes:
+        """Return the boxes of a scene with the relations between them."""
         if self.true:
             return true_boxes(scene)
         if self.noise is not None:
@@ -73,10 +75,10 @@ class Example:
     boxes: TrainingBoxes
     inputs: PairInputs
     target: Shaped[Tensor, "B ..."]  # triplets [B, 3], or whether a pair is annotated [B]
-    pooled: Pooled  # the picture, where its features are still to be computed
+    pooled: Pooled  # the image, where its features are not cached
 
     def complete(self, regions: Regions | None, backbone: Backbone | None) -> PairInputs:
-        """With the features of its picture, computed now if they were not in the cache."""
+        """Return the inputs with region features, computed now if they were not in the cache."""
         if regions is None or backbone is None or self.pooled.picture is None:
             return self.inputs
         inside, unions = regions.compute(backbone, self.pooled.picture, self.boxes.boxes, self.scene)
@@ -85,7 +87,7 @@ class Example:
 
 
 class Examples(TorchDataset[Example]):
-    """The examples of one epoch."""
+    """List the examples of one epoch."""
 
     def __init__(
         self,
@@ -132,13 +134,13 @@ class Examples(TorchDataset[Example]):
 
 
 def number_of(*parts: int | str) -> int:
-    """A number for a random generator, the same on every machine."""
+    """Derive a seed from the parts, the same on every machine."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little") >> 1
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """`fit` is what the network learns from; `annotations` may be more: without a picture, triplets still count."""
+    """Hold training and held-out scenes, and all annotations, which count even where the image is missing."""
 
     fit: tuple[Scene, ...]
     validation: tuple[Scene, ...]
@@ -146,10 +148,10 @@ class TrainingData:
     vocabulary: Vocabulary
     detections: dict[str, Detections] | None = None
     noise: DetectionNoise | None = None
-    notes: tuple[str, ...] = ()  # what a person should know of it
+    notes: tuple[str, ...] = ()  # remarks to print
 
     def fingerprint(self) -> str:
-        """So that a run is not resumed on other data."""
+        """Compute a digest, so that a run is not resumed on other data."""
         parts: list[str | np.ndarray] = [self.vocabulary.to_json(), self.annotations.triplets()]
         for scene in (*self.fit, *self.validation):
             parts += [scene.name, scene.boxes, scene.labels, scene.relations]
@@ -163,7 +165,7 @@ class TrainingData:
 def load_split(
     config: Config | DetectorConfig, split: str, images: Literal["unchecked", "required", "present"] = "unchecked"
 ) -> Dataset:
-    """A split of the config's dataset."""
+    """Load a split of the config's dataset."""
     data = config.data
     if data.dataset != "toy":
         if not data.root:
@@ -185,13 +187,14 @@ def _drawn(world: World, split: str) -> Dataset:
 
 
 def pictures_of(config: Config) -> Literal["unchecked", "required", "present"]:
-    """Which scenes count: a model that looks at no pixels needs no picture, but may keep to scenes that have one."""
+    """Choose how missing images are handled: a model without pixels needs none, but may skip scenes without one."""
     if config.data.pictures == "required" and "pixels" not in config.sources:
         return "unchecked"
     return config.data.pictures
 
 
 def load_training(config: Config) -> TrainingData:
+    """Load all that a run of this config trains on."""
     part = "fit" if config.validation.images else "train"
     annotations = load_split(config, part)
     wanted = pictures_of(config)
@@ -219,13 +222,13 @@ def load_training(config: Config) -> TrainingData:
     notes = []
     if len(fit) < len(annotations):
         notes.append(
-            f"{annotations.name}: {len(fit):,} of {len(annotations):,} training images have a picture; "
-            "the others count for the priors alone"
+            f"{annotations.name}: {len(fit):,} of {len(annotations):,} training images are present; "
+            "the others count only for the prior"
         )
     flat = [(scene.name, int(at)) for scene in (*usable, *most) for at in np.flatnonzero(~_has_area(scene))]
     if flat:
         first = f"the first is box {flat[0][1]} of {flat[0][0]}"
-        notes.append(f"{annotations.name}: {len(flat):,} boxes have no area and are taken as one pixel wide; {first}")
+        notes.append(f"{annotations.name}: {len(flat):,} boxes have no area and are treated as one pixel wide; {first}")
     return TrainingData(usable, most, annotations, names, detections, noise, tuple(notes))
 
 

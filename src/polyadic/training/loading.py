@@ -1,7 +1,7 @@
-"""Examples from worker processes, in order.
+"""Load examples in worker processes, in order.
 
-A batch travels as one block of shared memory: torch would take an open file for each tensor in it, and stand still for
-ever where files are few. A worker's error reaches people as the one line that it is.
+A batch is sent as one block of shared memory: torch would need an open file for each tensor in it, and would hang where
+few are allowed. A worker's error arrives as its one-line message, without a traceback.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class _Failure:
     message: str
 
 
-class _Careful(TorchDataset[Any]):
-    """An error is handed over as a value: torch would put the worker's traceback into its message."""
+class _Catching(TorchDataset[Any]):
+    """Return an error as a value: torch would put the worker's traceback into its message."""
 
     def __init__(self, examples: TorchDataset[Any]) -> None:
         self.examples = examples
@@ -59,9 +59,9 @@ def _unpack(block: UInt8[Tensor, " n"]) -> list[Any]:
 
 
 def load_batches(examples: TorchDataset[T], batches: Sequence[Sequence[int]], workers: int) -> Iterator[list[T]]:
-    """The examples with these numbers, batch by batch; 0 workers: in this process."""
+    """Yield the examples with these indices, batch by batch; with 0 workers, load them in this process."""
     loader: DataLoader[Any] = DataLoader(
-        _Careful(examples),
+        _Catching(examples),
         batch_sampler=batches,  # type: ignore[arg-type]
         collate_fn=_pack if workers else list,
         num_workers=workers,

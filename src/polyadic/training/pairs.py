@@ -1,7 +1,7 @@
-"""Which pairs the network learns from (Implementation details; Modeling missing annotations).
+"""Choose the pairs to train on (Implementation details; Modeling missing annotations).
 
-Stage 1: each annotated relation of two true boxes. Stage 1b: pairs of proposals that lie on the two boxes of a
-relation, at most 4 proposals per true box at IoU >= 0.5. Stage 2: annotated pairs and as many null ones.
+Stage 1: each annotated relation between two ground-truth boxes. Stage 1b: pairs of proposals that match the two boxes
+of a relation, at most 4 proposals per ground-truth box at IoU >= 0.5. Stage 2: annotated pairs and as many null pairs.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ MOST, IOU = 4, 0.5  # paper
 
 @dataclass(frozen=True, eq=False)
 class TrainingBoxes:
-    """The boxes that training sees of one image, in the annotated frame, with the relations that hold between them."""
+    """Hold the boxes of one training image, in the annotated frame, and the relations between them."""
 
     boxes: Float[np.ndarray, "N 4"]
     labels: Int[np.ndarray, " N"]
     scores: Float[np.ndarray, " N"]
-    pairs: Int[np.ndarray, "M 2"]  # one row per relation and pair of boxes that show it
+    pairs: Int[np.ndarray, "M 2"]  # one row per relation and matching pair of boxes
     triplets: Int[np.ndarray, "M 3"]
-    shown: Int[np.ndarray, "K 2"]  # pairs that lie on an annotated one, `pairs` included: they are no null pairs
+    shown: Int[np.ndarray, "K 2"]  # all pairs that match an annotated one, never used as null pairs
 
     def annotated(self) -> Bool[np.ndarray, "N N"]:
-        """Whether an ordered pair is annotated."""
+        """Mark the ordered pairs that are annotated."""
         annotated = np.zeros((len(self.boxes), len(self.boxes)), bool)
         annotated[self.pairs[:, 0], self.pairs[:, 1]] = True
         return annotated
 
 
 def true_boxes(scene: Scene) -> TrainingBoxes:
-    """Stage 1. A relation of a box with itself is left out: there is no such pair."""
+    """Return the boxes of stage 1; relations of a box with itself are skipped."""
     keep = scene.relations[:, 0] != scene.relations[:, 2]
     pairs = scene.relations[keep][:, ::2]
     return TrainingBoxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), pairs, scene.triplets[keep], pairs)
 
 
 def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generator) -> TrainingBoxes:
-    """Stage 1b: all detections; relations of those drawn for two true boxes, at most 4 each at IoU >= 0.5."""
+    """Return all detections for stage 1b, with relations between at most 4 drawn per ground-truth box, IoU >= 0.5."""
     boxes = detections.in_frame(scene.frame).boxes
     near = _iou(boxes, scene.boxes) >= IOU  # [detections, true boxes]
     on = [np.flatnonzero(column) for column in near.T]  # by true box
@@ -63,7 +63,7 @@ def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generato
 def selection_pairs(
     boxes: TrainingBoxes, rng: np.random.Generator, nulls: float = 1.0
 ) -> tuple[Int[np.ndarray, "M 2"], Bool[np.ndarray, " M"]]:
-    """Stage 2: the annotated pairs, once each, and `nulls` times as many others (0: all others); which is which."""
+    """Draw the pairs of stage 2: annotated ones, once each, and `nulls` times as many others (0: all); mark which."""
     annotated = boxes.annotated()
     other = ~np.eye(len(annotated), dtype=bool)
     other[boxes.shown[:, 0], boxes.shown[:, 1]] = False

@@ -1,4 +1,4 @@
-"""Pictures with their boxes: what a detector learns from, and what it is asked about."""
+"""Images with boxes to train a detector on, and the proposals that it detects for the relation model."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from polyadic.training.examples import load_split, number_of
 from polyadic.training.loading import load_batches
 from polyadic.training.region_cache import digest
 
-RELATED = ("vrd", "vg200")  # datasets whose boxes are those of their relations
+RELATED = ("vrd", "vg200")  # datasets that annotate only boxes in relations
 
 
 @dataclass(frozen=True, eq=False)
 class BoxData:
-    """Scenes to learn from and held-out ones; every box has an area and lies in its frame."""
+    """Hold training and held-out scenes; every box has an area and lies within its frame."""
 
     fit: tuple[Scene, ...]
     validation: tuple[Scene, ...]
     vocabulary: Vocabulary
-    notes: tuple[str, ...]  # what a person should know of it
+    notes: tuple[str, ...]  # remarks to print
 
     def fingerprint(self) -> str:
-        """So that a run is not resumed on other data."""
+        """Compute a digest, so that a run is not resumed on other data."""
         parts: list[str | np.ndarray] = [self.vocabulary.to_json()]
         for scene in (*self.fit, *self.validation):
             parts += [scene.name, scene.boxes, scene.labels]
@@ -50,7 +50,7 @@ class BoxData:
 
 
 def load_boxes(config: DetectorConfig) -> BoxData:
-    """Images without boxes are background to learn from, where a dataset claims to show all objects."""
+    """Load the boxes of a dataset; images without boxes are background where all objects are annotated."""
     fit = load_split(config, "fit" if config.validation.images else "train", config.data.pictures)
     held_out = load_split(config, "validation", config.data.pictures).scenes if config.validation.images else ()
     name, notes = fit.name, []
@@ -76,7 +76,7 @@ def load_boxes(config: DetectorConfig) -> BoxData:
 
 
 def _usable(scene: Scene) -> Scene:
-    """With its boxes cut off at the frame, and without those of which nothing is left."""
+    """Clip the boxes to the frame, and drop those without area."""
     width, height = scene.frame
     boxes = scene.boxes.clip(0, [width, height, width, height])
     kept = (boxes[:, 2:] > boxes[:, :2]).all(1)
@@ -86,7 +86,7 @@ def _usable(scene: Scene) -> Scene:
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """One image of a batch, its boxes in its own pixels."""
+    """Hold one image of a batch, with boxes in its pixels."""
 
     name: str
     picture: UInt8[Tensor, "3 H W"]
@@ -95,7 +95,7 @@ class Shown:
 
 
 class DetectorExamples(Dataset[Shown]):
-    """The images of one epoch, half of them mirrored; which ones depends on seed, epoch and image alone."""
+    """List the images of one epoch, half of them mirrored; which ones depends only on seed, epoch and image."""
 
     def __init__(self, scenes: Sequence[Scene], seed: int, epoch: int) -> None:
         self.scenes, self.seed, self.epoch = scenes, seed, epoch
@@ -116,7 +116,7 @@ class DetectorExamples(Dataset[Shown]):
 def mirror(
     picture: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "N 4"]
 ) -> tuple[UInt8[Tensor, "3 H W"], Float[Tensor, "N 4"]]:
-    """Left becomes right."""
+    """Flip an image and its boxes horizontally."""
     width = picture.shape[2]
     left, top, right, bottom = boxes.unbind(-1)
     return picture.flip(-1), torch.stack([width - right, top, width - left, bottom], -1)
@@ -129,7 +129,7 @@ def detect_scenes(
     workers: int = 0,
     text: str = "boxes",
 ) -> Iterator[tuple[Scene, Detections]]:
-    """What the detector finds in each image, in order and in the annotated frame; `images` at once."""
+    """Detect the boxes of each image, in order and in the annotated frame, `images` at a time."""
     batches = [list(range(at, min(at + images, len(scenes)))) for at in range(0, len(scenes), images)]
     done = 0
     with progress.task(text, len(scenes)) as move:
@@ -154,11 +154,11 @@ class _Photos(Dataset[Photo]):
 
 KEPT = "detector"  # in the model's folder
 FOUND = "detected"  # in the run's folder
-IMAGES = 200  # in one file: what an interruption may cost
+IMAGES = 200  # per file: what an interruption may cost
 
 
 def fingerprint(detector: Detector) -> str:
-    """Of all that its boxes depend on, but the pictures."""
+    """Compute a digest of everything that the boxes depend on, except the images."""
     config = detector.config
     how = json.dumps(
         [config.network, config.side, config.longest, config.nms, config.score, config.most, config.precision]
@@ -168,7 +168,7 @@ def fingerprint(detector: Detector) -> str:
 
 
 def keep_detector(source: Path, model: Path) -> None:
-    """A copy in the folder of the relation model, which then needs nothing else; whole or not at all."""
+    """Copy the detector into the relation model's folder, atomically, so that the model needs nothing else."""
     target, half = model / KEPT, model / f".{KEPT}.{os.getpid()}.part"
     if target.exists():
         return
@@ -186,12 +186,12 @@ def detected(
     folder: Path | None = None,
     workers: int = 0,
 ) -> dict[str, Detections]:
-    """The boxes of each scene by its name; `folder` keeps them for the next time, and for after an interruption."""
+    """Detect the boxes of each scene, by name; `folder` stores them for later runs and after an interruption."""
     detector_key = fingerprint(detector)
     detections: dict[str, Detections] = {}
     twice = next((name for name, n in Counter(scene.name for scene in scenes).items() if n > 1), None)
     if twice is not None:
-        raise PolyadicError(f"two images are called {twice!r} (training and validation?): give each its own name")
+        raise PolyadicError(f"two images are called {twice!r} (in training and validation?): names must be unique")
     for at in range(0, len(scenes), IMAGES):
         part = scenes[at : at + IMAGES]
         text = f"boxes {at + 1:,} to {at + len(part):,} of {len(scenes):,}"

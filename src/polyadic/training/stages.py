@@ -47,7 +47,7 @@ def score_scenes(
     seed: int = 0,
     text: str = "scores",
 ) -> Iterator[tuple[Example, ScoredPairs]]:
-    """All ordered pairs of each image, in order, as at test time: overlapping detections are left out."""
+    """Score all ordered pairs of each image, in order, as at test time: overlapping detections are suppressed."""
     source = replace(source, nms=model.config.ranking.nms)
     examples = Examples(
         scenes, "everything", source, sources=model.config.sources, regions=regions, seed=(seed, "validation", 0)
@@ -74,9 +74,9 @@ def recall(
     k: int | None,
     terms: ScoreTerms = ALL,
 ) -> dict[str, float]:
-    """R@50 and R@100 (lu2016): phrase classification on true boxes, else relationship detection; and the held-out loss.
+    """Compute R@50 and R@100 (lu2016) and the loss: phrase classification on true boxes, else relationship detection.
 
-    The loss is that of annotated pairs: -log ψ_c of their triplets. Without relations there are no numbers.
+    The loss is -log ψ_c of the annotated triplets. Without annotated relations the result is empty.
     """
     task = "phrase-classification" if source.true else "relationship"
     protocol = get_protocol("lu2016").change(task=task, k=k, tops=(50, 100))
@@ -91,7 +91,7 @@ def recall(
 
 
 def annotated_loss(example: Example, scores: ScoredPairs) -> float:
-    """-log ψ_c of an image's annotated pairs, summed."""
+    """Sum -log ψ_c over an image's annotated pairs."""
     if not len(example.boxes.pairs):
         return 0.0
     place = {tuple(pair): at for at, pair in enumerate(scores.pairs.tolist())}
@@ -102,10 +102,10 @@ def annotated_loss(example: Example, scores: ScoredPairs) -> float:
 
 
 class Stage(ABC):
-    """A stage of training: what is trained, on which examples, with which loss, and how it is judged."""
+    """A stage of training: modules, examples, loss and validation."""
 
     name: str
-    best_metric: str  # of `validate`, the larger the better; where it is missing, the last epoch is the best
+    best_metric: str  # of `validate`, higher is better; where it is missing, the last epoch is kept
     settings: StageConfig
     modules: dict[str, nn.Module]  # what is trained
     device: torch.device
@@ -188,8 +188,8 @@ class Setup:
         boxes, unions = list[Tensor](), list[Tensor]()
         for at in order:
             inputs = examples[at].complete(self.regions, self.model.backbone).to(self.device)
-            assert inputs.regions is not None, "asked for where there are pixels"
-            assert inputs.unions is not None, "asked for where there are pixels"
+            assert inputs.regions is not None, "called only with pixels"
+            assert inputs.unions is not None, "called only with pixels"
             boxes.append(inputs.regions)
             unions.append(inputs.unions)
             if sum(map(len, (*boxes, *unions))) >= _SAMPLE:
@@ -201,7 +201,7 @@ class RelationStage(Stage):
     """A stage of a relation model."""
 
     def __init__(self, setup: Setup, fresh: bool) -> None:
-        """`fresh`: the stage begins, and is not resumed."""
+        """Prepare the stage; `fresh` if it starts rather than resumes."""
         self.setup, self.config, self.data, self.model = setup, setup.config, setup.data, setup.model
         self.device, self.precision = setup.device, PRECISION[setup.config.precision]
         self.settings = getattr(setup.config, self.name)
@@ -444,7 +444,7 @@ def planned(config: Config) -> list[str]:
 
 
 class _Pictures(Dataset[tuple[Scene, Tensor]]):
-    """Whole pictures, for the stage that trains the backbone."""
+    """List whole images, for the stage that trains the backbone."""
 
     def __init__(self, scenes: tuple[Scene, ...], pixels: PixelsConfig) -> None:
         self.scenes, self.pixels = scenes, pixels
@@ -458,7 +458,7 @@ class _Pictures(Dataset[tuple[Scene, Tensor]]):
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """All ordered pairs of the true boxes of an image or, joined, of several; and the annotations among them."""
+    """Hold all ordered pairs of true boxes of one or several images, and the annotations among them."""
 
     name: str
     places: Float[Tensor, "N 7"]  # of the boxes
@@ -513,7 +513,7 @@ class _Annotations(Dataset[_Pairs]):
 
 
 def _maps(net: Backbone, batch: list[tuple[Scene, Tensor]]) -> list[tuple[Scene, list[Tensor]]]:
-    """Feature maps of pictures, those of one size together."""
+    """Compute the feature maps of images, batched by size."""
     groups: dict[Any, list[int]] = {}
     for at, (_, picture) in enumerate(batch):
         groups.setdefault(picture.shape, []).append(at)

@@ -83,21 +83,21 @@ def pairs_of(model: RelationModel, given: Detections, image: Any = None) -> Scor
     return block
 
 
-def rows_of(found: Relations) -> list[int]:
+def rows_of(result: Relations) -> list[int]:
     """The number of each relation's pair among all ordered pairs."""
-    n = len(found.boxes)
-    return [s * (n - 1) + o - (o > s) for s, o in found.pairs.tolist()]
+    n = len(result.boxes)
+    return [s * (n - 1) + o - (o > s) for s, o in result.pairs.tolist()]
 
 
-def entries(found: Relations) -> list[Entry]:
+def entries(result: Relations) -> list[Entry]:
     return [
-        (score, row, *r.triplet) for score, row, r in zip(found.scores.tolist(), rows_of(found), found, strict=True)
+        (score, row, *r.triplet) for score, row, r in zip(result.scores.tolist(), rows_of(result), result, strict=True)
     ]
 
 
-def agree(found: Relations, expected: list[Entry]) -> None:
-    assert [entry[1:] for entry in entries(found)] == [entry[1:] for entry in expected]
-    assert [entry[0] for entry in entries(found)] == pytest.approx([entry[0] for entry in expected], abs=1e-6)
+def agree(result: Relations, expected: list[Entry]) -> None:
+    assert [entry[1:] for entry in entries(result)] == [entry[1:] for entry in expected]
+    assert [entry[0] for entry in entries(result)] == pytest.approx([entry[0] for entry in expected], abs=1e-6)
 
 
 def same(a: Relations, b: Relations) -> bool:

@@ -84,16 +84,16 @@ def dense_scores(
     return scores if pair is None else scores + pair[:, None, None, None]
 
 
-def rows(found: Ranking) -> list[Entry]:
-    return [(r.log_score, r.pair, r.subject, r.predicate, r.object) for r in found]
+def rows(result: Ranking) -> list[Entry]:
+    return [(r.log_score, r.pair, r.subject, r.predicate, r.object) for r in result]
 
 
-def assert_same_list(found: list[Entry], expected: list[Entry], scores: Tensor, near: float = 1e-9) -> None:
+def assert_same_list(result: list[Entry], expected: list[Entry], scores: Tensor, near: float = 1e-9) -> None:
     """Score by score, and entry by entry where the oracle's neighbours are further apart than rounding."""
-    assert len(found) == len(expected)
-    assert len({x[1:] for x in found}) == len(found)
+    assert len(result) == len(expected)
+    assert len({x[1:] for x in result}) == len(result)
     gap = near * max([1.0] + [abs(x[0]) for x in expected])
-    for at, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+    for at, (mine, theirs) in enumerate(zip(result, expected, strict=True)):
         assert mine[0] == pytest.approx(theirs[0], abs=gap)
         assert mine[0] == pytest.approx(float(scores[mine[1:]]), abs=gap)
         others = [abs(x[0] - theirs[0]) for n, x in enumerate(expected) if n != at]

@@ -98,7 +98,7 @@ def test_masks_equal_a_loop_over_cell_centres(side: int) -> None:
         ([-300.0, 10, -200, 11], 0, 1),
     ],
 )
-def test_a_box_too_thin_for_a_cell_has_one_all_the_same(box: list[float], column: int, row: int) -> None:
+def test_a_box_thinner_than_a_cell_still_covers_one(box: list[float], column: int, row: int) -> None:
     mask = pair_masks(torch.tensor([box]), torch.tensor([[0.0, 0, 90, 50]]), torch.tensor([[90.0, 50]]), 8)[0]
     assert mask[0].nonzero().tolist() == [[row, column]]
     assert mask[1].all()
@@ -114,7 +114,7 @@ def test_a_thin_box_keeps_its_length() -> None:
 
 def test_geometry_by_hand() -> None:
     """Subject 20 x 10 at (10, 30), object 40 x 20 at (20, 20), in a picture of 100 x 50."""
-    found = pair_geometry(
+    result = pair_geometry(
         torch.tensor([[10.0, 30, 30, 40]]), torch.tensor([[20.0, 20, 60, 40]]), torch.tensor([[100.0, 50]])
     )[0]
     asinh, log = math.asinh, math.log
@@ -128,11 +128,11 @@ def test_geometry_by_hand() -> None:
         *(log(200 / 5000), log(800 / 5000), 1000 / 5000),
         *(0.2, 0.7, 0.4, 0.6),
     ]
-    torch.testing.assert_close(found, torch.tensor(expected))
+    torch.testing.assert_close(result, torch.tensor(expected))
     assert len(expected) == GEOMETRY
 
 
-def test_geometry_is_free_of_the_scale() -> None:
+def test_geometry_is_scale_invariant() -> None:
     a, b = random_boxes(40, 900, 500), random_boxes(40, 900, 500, seed=1)
     wide = ((a[:, 2:] - a[:, :2]).amin(1) > 3) & ((b[:, 2:] - b[:, :2]).amin(1) > 3)  # a pixel is the least
     frame = torch.tensor([[900.0, 500]], dtype=torch.float64).expand(40, 2)
@@ -154,13 +154,13 @@ def test_swapping_the_boxes_swaps_their_numbers() -> None:
 def test_geometry_of_boxes_without_area_is_finite() -> None:
     boxes = torch.tensor([[5.0, 5, 5, 5], [5, 5, 5, 9], [0, 0, 90, 0], [90, 50, 90, 50]])
     s, o = ordered_pairs(4).unbind(-1)
-    found = pair_geometry(boxes[s], boxes[o], torch.tensor([[90.0, 50]]).expand(12, 2))
-    assert found.isfinite().all()
-    assert found.abs().max() < 20
+    result = pair_geometry(boxes[s], boxes[o], torch.tensor([[90.0, 50]]).expand(12, 2))
+    assert result.isfinite().all()
+    assert result.abs().max() < 20
 
 
 @pytest.mark.parametrize("overlap", [0.3, 0.7, 1.0])
-def test_suppression_is_the_slow_loop(overlap: float) -> None:
+def test_suppression_equals_a_slow_loop(overlap: float) -> None:
     rng = np.random.default_rng(0)
     for n in (0, 1, 2, 30):
         boxes = np.sort(rng.integers(0, 9, (n, 2, 2)), 1).reshape(n, 4).astype(float)
@@ -175,13 +175,13 @@ def test_suppression_is_the_slow_loop(overlap: float) -> None:
 
 def test_size_and_place_of_a_box_do_not_depend_on_the_scale_of_its_picture() -> None:
     boxes, frame = torch.tensor([[10.0, 20, 50, 40], [0, 0, 80, 60], [5, 5, 5, 5]]), torch.tensor([[80.0, 60]])
-    found = box_place(boxes, frame.expand(3, 2))
+    result = box_place(boxes, frame.expand(3, 2))
     large = box_place(boxes[:2] * 7, frame.expand(2, 2) * 7)
-    torch.testing.assert_close(found[:2], large)
+    torch.testing.assert_close(result[:2], large)
     expected = [math.log(40 / 80) + 1, math.log(20 / 60) + 1, math.log(40 / 80) - math.log(20 / 60), -0.5, 0.0]
-    torch.testing.assert_close(found[0], torch.tensor([*expected, 4 * 20 / 60 - 2, 4 * 40 / 60 - 2]))
-    torch.testing.assert_close(found[1], torch.tensor([1.0, 1, 0, 0, 0, -2, 2]))
-    assert found.isfinite().all()
+    torch.testing.assert_close(result[0], torch.tensor([*expected, 4 * 20 / 60 - 2, 4 * 40 / 60 - 2]))
+    torch.testing.assert_close(result[1], torch.tensor([1.0, 1, 0, 0, 0, -2, 2]))
+    assert result.isfinite().all()
 
 
 def share_inside(a: list[float], b: list[float]) -> float:
@@ -197,11 +197,11 @@ def apart(a: list[float], b: list[float]) -> float:
 
 
 @pytest.mark.parametrize("n", [2, 3, 9])
-def test_company_counts_the_boxes_that_are_closer(n: int) -> None:
+def test_closeness_ranks_count_the_closer_boxes(n: int) -> None:
     boxes = random_boxes(n, 900, 500)
     rows, pairs = boxes.tolist(), ordered_pairs(n)
-    found = closeness_ranks(boxes, pairs)
-    assert found.shape == (n * (n - 1), RANKS)
+    result = closeness_ranks(boxes, pairs)
+    assert result.shape == (n * (n - 1), RANKS)
 
     def overlap(a: list[float], b: list[float]) -> float:
         return float(box_iou(torch.tensor(a), torch.tensor(b)))
@@ -221,13 +221,13 @@ def test_company_counts_the_boxes_that_are_closer(n: int) -> None:
                 expected += [closer / max(n - 2, 1), float(closer == 0)]
         area = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in rows]
         larger = [sum(other > area[i] for other in area) / (n - 1) for i in (s, o)]
-        torch.testing.assert_close(found[at], torch.tensor([*expected, math.log(n), *larger], dtype=torch.float64))
+        torch.testing.assert_close(result[at], torch.tensor([*expected, math.log(n), *larger], dtype=torch.float64))
 
 
-def test_company_of_nobody_and_of_boxes_without_area() -> None:
+def test_closeness_ranks_of_few_boxes_and_boxes_without_area() -> None:
     assert closeness_ranks(torch.zeros(0, 4), ordered_pairs(0)).shape == (0, RANKS)
     assert closeness_ranks(torch.rand(1, 4), ordered_pairs(1)).shape == (0, RANKS)
     same = torch.tensor([[5.0, 5, 5, 5]]).expand(4, 4)
-    found = closeness_ranks(same, ordered_pairs(4))
-    assert found.isfinite().all()
-    assert torch.equal(found[:, 1:12:2], torch.ones(12, 6)), "nobody is closer than one of equals"
+    result = closeness_ranks(same, ordered_pairs(4))
+    assert result.isfinite().all()
+    assert torch.equal(result[:, 1:12:2], torch.ones(12, 6)), "nobody is closer than one of equals"

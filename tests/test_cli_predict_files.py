@@ -41,7 +41,7 @@ def test_what_cannot_be_read_is_passed_over_and_the_rest_done(command: Command, 
     assert result.code == 1
     assert [record["image"] for record in records("r.jsonl")] == [f"photos/{at}.png" for at in (0, 2, 4)]
     assert result.err.splitlines() == [
-        "polyadic: skipped: photos/1.png is not a picture that can be read (unknown format)",
+        "polyadic: skipped: photos/1.png is not a readable image (unknown format)",
         "polyadic: skipped: no image photos/3.png",
         "polyadic: skipped: photos/9.png: no detections",
         "polyadic: 3 of 6 photos failed",

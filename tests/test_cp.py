@@ -27,7 +27,7 @@ def oracle(cp: CPTensor) -> Tensor:
 
 
 @pytest.mark.parametrize("rank", [1, 2, 5])
-def test_dense_is_the_paper_s_probability_tensor(rank: int) -> None:
+def test_dense_equals_the_probability_tensor_of_the_paper(rank: int) -> None:
     cp = random_cp(6, rank=rank)
     torch.testing.assert_close(cp.dense(), oracle(cp), rtol=0, atol=1e-14)
 
@@ -89,7 +89,7 @@ def test_marginals_equal_sums_of_the_dense_tensor(names: tuple[Any, ...]) -> Non
     torch.testing.assert_close(cp.log_marginal(*names).exp(), expected)
 
 
-def test_conditionals_equal_the_dense_tensor_s() -> None:
+def test_conditionals_equal_those_of_the_dense_tensor() -> None:
     cp, y = random_cp(6), oracle(random_cp(6))
     for i, j in itertools.product(range(SIZES[0]), range(SIZES[1])):
         expected = y[:, i, j] / y[:, i, j].sum(-1, keepdim=True)
@@ -158,9 +158,9 @@ def test_the_gradient_of_a_mean_reaches_all_of_its_tensors() -> None:
     parts = [random_cp(3, rank=rank, seed=rank, grad=True) for rank in (2, 3)]
     factors = [x for cp in parts for x in cp.factors]
     triplet = random_triplets(3)
-    found = torch.autograd.grad(CPTensor.mean(parts).nll(triplet).sum(), factors)
+    result = torch.autograd.grad(CPTensor.mean(parts).nll(triplet).sum(), factors)
     slow = -torch.stack([cp.log_prob(triplet).exp() for cp in parts]).mean(0).log().sum()
-    for mine, expected in zip(found, torch.autograd.grad(slow, factors), strict=True):
+    for mine, expected in zip(result, torch.autograd.grad(slow, factors), strict=True):
         assert mine.any()
         torch.testing.assert_close(mine, expected)
 
@@ -178,7 +178,7 @@ def test_a_mean_of_none_or_of_different_sizes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_closed_form_gradient_is_the_supplement_s_and_autograd_s(rank: int) -> None:
+def test_closed_form_gradient_equals_the_supplement_and_autograd(rank: int) -> None:
     cp, triplet = random_cp(5, rank=rank, grad=True), random_triplets(5)
     closed = torch.autograd.grad(cp.nll(triplet).sum(), cp.factors)
     automatic = torch.autograd.grad(-cp.log_prob(triplet).sum(), cp.factors)
@@ -258,13 +258,13 @@ def test_scores_of_1e4_stay_finite_and_right(dtype: torch.dtype) -> None:
     triplet = random_triplets(6)
     loss = cp.nll(triplet)
     grads = torch.autograd.grad(loss.sum(), cp.factors)
-    found = [loss, cp.log_prob(triplet), cp.log_z(), cp.dense(), *grads, cp.mixture().log_weight]
-    found += [
+    result = [loss, cp.log_prob(triplet), cp.log_z(), cp.dense(), *grads, cp.mixture().log_weight]
+    result += [
         cp.log_marginal("object"),
         cp.log_marginal("subject", "predicate"),
         cp.log_conditional("object", subject=0),
     ]
-    assert all(bool(x.isfinite().all()) for x in found)
+    assert all(bool(x.isfinite().all()) for x in result)
     expected = torch.stack([-log_probability_tensor(*(x[b] for x in cp.factors))[tuple(triplet[b])] for b in range(6)])
     torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=1e-3)
     torch.testing.assert_close(cp.log_marginal("object").exp().sum(-1), torch.ones(6).to(loss), rtol=0, atol=1e-4)
@@ -310,12 +310,12 @@ def test_float32_keeps_its_digits_when_a_far_component_is_high_in_one_factor() -
     factors[0][:, 0] += 1e4  # component 0: high subject scores, but no mass
     factors[1][:, 0] -= 2e4
     cp, exact, triplet = CPTensor(*factors), CPTensor(*(x.double() for x in factors)), random_triplets(6)
-    for found in (cp.nll(triplet), -cp.log_prob(triplet)):
-        torch.testing.assert_close(found.double(), exact.nll(triplet), rtol=0, atol=2e-6)
+    for result in (cp.nll(triplet), -cp.log_prob(triplet)):
+        torch.testing.assert_close(result.double(), exact.nll(triplet), rtol=0, atol=2e-6)
     torch.testing.assert_close(cp.dense().double(), exact.dense(), rtol=0, atol=1e-6)
 
 
-def test_scores_at_the_end_of_float32_are_no_error() -> None:
+def test_scores_near_the_float32_limit_are_valid() -> None:
     cp = CPTensor(torch.full((2, 4), 3e38), torch.full((2, 3), 3e38), torch.zeros(2, 5))
     torch.testing.assert_close(cp.dense(), torch.full(SIZES, 1 / 60))
 
@@ -335,7 +335,7 @@ def test_autocast_does_not_round_the_distribution() -> None:
     torch.testing.assert_close(y.sum((1, 2, 3)), torch.ones(6), rtol=0, atol=1e-6)
 
 
-def test_it_prints_its_sizes_not_its_numbers() -> None:
+def test_repr_shows_sizes_only() -> None:
     assert repr(random_cp(6)) == "CPTensor(pairs=[6], rank=3, sizes=(4, 3, 5), torch.float64)"
     assert random_cp(6, grad=True).detach().subject.requires_grad is False
     assert random_cp(6).to(torch.float32).subject.dtype == torch.float32

@@ -189,7 +189,7 @@ def test_detecting_leaves_the_mode_and_no_gradients_behind() -> None:
 
 def test_bad_photos_and_batches_are_one_line(tmp_path: Path, unchecked: None) -> None:
     (tmp_path / "a.jpg").write_text("no picture")
-    with pytest.raises(PolyadicError, match=r"a\.jpg is not a picture that can be read"):
+    with pytest.raises(PolyadicError, match=r"a\.jpg is not a readable image"):
         detector_of()(tmp_path / "a.jpg")
     with pytest.raises(PolyadicError, match="Detector: batch must be at least 1, got 0"):
         detector_of().detect([photo()], 0)

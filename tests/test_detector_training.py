@@ -251,7 +251,7 @@ def test_a_picture_that_cannot_be_read_is_named_in_one_line(
     drawn: DetectorConfig, tmp_path: Path, workers: int
 ) -> None:
     (tmp_path / "drawn" / "images" / "train_000003.png").write_text("no picture")
-    with pytest.raises(PolyadicError, match=r"train_000003\.png is not a picture that can be read") as refused:
+    with pytest.raises(PolyadicError, match=r"train_000003\.png is not a readable image") as refused:
         train_detector(drawn.change(workers=workers), tmp_path / "run")
     assert "\n" not in str(refused.value)
 

@@ -60,8 +60,8 @@ def test_boxes_equal_a_loop_over_the_others(n: int) -> None:
                 repeat = max(repeat, overlap)
         assert names[i].tolist() == [int(labels[i]), rival]
         same = int((labels == labels[i]).sum())
-        found = numbers[i].tolist()
-        assert found[2:7] == pytest.approx([best[1], best[2], repeat, math.log(n), math.log(same)])
+        result = numbers[i].tolist()
+        assert result[2:7] == pytest.approx([best[1], best[2], repeat, math.log(n), math.log(same)])
     assert n < 12 or (names[:, 1] >= 0).sum() > 3, "the case shows nothing"
 
 
@@ -70,10 +70,10 @@ def test_pairs_equal_a_loop_over_the_others(n: int) -> None:
     boxes, labels, _ = crowd(n)
     boxes = (boxes * 2).round() / 2 + 3000  # far from the origin, on a grid that float32 holds
     pairs = ordered_pairs(n)
-    found = pair_evidence(boxes, labels, pairs, FRAME)
+    result = pair_evidence(boxes, labels, pairs, FRAME)
     s, o = pairs.unbind(-1)
     torch.testing.assert_close(
-        found[:, :GEOMETRY], pair_geometry(boxes[s], boxes[o], FRAME.expand(len(pairs), 2)), rtol=0, atol=0
+        result[:, :GEOMETRY], pair_geometry(boxes[s], boxes[o], FRAME.expand(len(pairs), 2)), rtol=0, atol=0
     )
     middle = [((x1 + x2) / 2, (y1 + y2) / 2) for x1, y1, x2, y2 in boxes.tolist()]
 
@@ -90,7 +90,7 @@ def test_pairs_equal_a_loop_over_the_others(n: int) -> None:
         apart = math.dist(middle[i], middle[j]) / math.hypot(100, 50)
         expected = [apart, math.log(max(apart, 0.01)), nearer(i, j), nearer(j, i)]
         expected += [nearer(i, j, int(labels[j])), nearer(j, i, int(labels[i]))]
-        assert found[at, GEOMETRY:].tolist() == pytest.approx(expected, abs=1e-4)
+        assert result[at, GEOMETRY:].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_order_of_boxes_does_not_matter() -> None:
@@ -143,15 +143,15 @@ def test_features_have_the_label_as_subject_and_as_object() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
-def test_few_boxes_can_be_learned_from(n: int) -> None:
+def test_few_boxes_give_finite_features_in_training(n: int) -> None:
     net, (names, numbers, pair_numbers, pairs) = feature_of(n)
     net.train()
-    found = net(names, numbers, pair_numbers[:1], pairs[:1])  # one pair has no variance
-    assert all(x.isfinite().all() for x in found)
+    result = net(names, numbers, pair_numbers[:1], pairs[:1])  # one pair has no variance
+    assert all(x.isfinite().all() for x in result)
     assert all(x.isfinite().all() for x in net.state_dict().values())
 
 
-def test_scores_unlike_those_learned_from_are_no_shock() -> None:
+def test_scores_unlike_those_of_training_change_features_moderately() -> None:
     net, (names, numbers, pair_numbers, pairs) = feature_of(9)
     net.train()
     sure = numbers.clone()

@@ -60,7 +60,7 @@ def test_pooling_a_linear_map_averages_it_over_each_bin() -> None:
     net.maps = Ramp([(16, 20), (8, 10)])
     frame = (400.0, 160.0)  # the annotated frame; the picture has another size and shape
     boxes = torch.tensor([[40.0, 20, 200, 100], [100, 30, 101, 120], [200, 50, 360, 140]])
-    found = net(picture(), boxes, frame).view(3, 2, 2, 3, 3)  # [box, map, channel, row, column]
+    result = net(picture(), boxes, frame).view(3, 2, 2, 3, 3)  # [box, map, channel, row, column]
     for at, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
         for row in range(3):
             for column in range(3):
@@ -68,13 +68,7 @@ def test_pooling_a_linear_map_averages_it_over_each_bin() -> None:
                 v = (y1 + (row + 0.5) * (y2 - y1) / 3) / frame[1]
                 expected = torch.tensor([2 * u - 3 * v, u + 5 * v])
                 for level in (0, 1):
-                    torch.testing.assert_close(found[at, level, :, row, column], expected, rtol=0, atol=1e-4)
-
-
-def test_boxes_in_another_frame_have_the_same_features() -> None:
-    net, boxes = Backbone(TINY), torch.tensor([[5.0, 6, 50, 60], [0, 0, 80, 64]])
-    scaled = boxes * torch.tensor([3.0, 2, 3, 2])
-    torch.testing.assert_close(net(picture(), boxes, (80.0, 64.0)), net(picture(), scaled, (240.0, 128.0)))
+                    torch.testing.assert_close(result[at, level, :, row, column], expected, rtol=0, atol=1e-4)
 
 
 def test_many_boxes_are_pooled_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +87,7 @@ def test_boxes_without_area_and_no_boxes_at_all() -> None:
     assert net(picture(), torch.zeros(0, 4), (80.0, 64.0)).shape == (0, net.width)
 
 
-def test_the_backbone_is_frozen_until_told_to_learn() -> None:
+def test_the_backbone_is_frozen_until_learning_is_on() -> None:
     net = Backbone(TINY)
     before = {key: x.clone() for key, x in net.state_dict().items()}
     net.train()
@@ -108,7 +102,7 @@ def test_the_backbone_is_frozen_until_told_to_learn() -> None:
     assert not net.maps.training
 
 
-def test_the_fingerprint_follows_all_that_features_depend_on() -> None:
+def test_the_fingerprint_depends_on_everything_that_affects_features() -> None:
     torch.manual_seed(0)
     net = Backbone(TINY)
     saved = {key: x.clone() for key, x in net.state_dict().items()}
@@ -138,12 +132,12 @@ def test_the_fingerprint_follows_all_that_features_depend_on() -> None:
         ((900, 2), (80, 16)),
     ],
 )
-def test_pictures_are_scaled_to_the_sides(size: tuple[int, int], expected: tuple[int, int]) -> None:
+def test_images_are_scaled_to_the_configured_sides(size: tuple[int, int], expected: tuple[int, int]) -> None:
     """The shorter to 64, the longer to at most 80, both to multiples of the largest stride, which is 16."""
-    found = prepare_picture(Image.new("L", size, 77), TINY)
-    assert found.shape == (3, expected[1], expected[0])
-    assert found.eq(77).all()
-    assert Backbone(TINY)(found, torch.tensor([[0.0, 0, 9, 9]]), (9.0, 9.0)).isfinite().all()
+    result = prepare_picture(Image.new("L", size, 77), TINY)
+    assert result.shape == (3, expected[1], expected[0])
+    assert result.eq(77).all()
+    assert Backbone(TINY)(result, torch.tensor([[0.0, 0, 9, 9]]), (9.0, 9.0)).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +147,7 @@ def test_pictures_are_scaled_to_the_sides(size: tuple[int, int], expected: tuple
         ("lcnet_035", (0.485 * 255, 0.456 * 255, 0.406 * 255), (0.229 * 255, 0.224 * 255, 0.225 * 255)),
     ],
 )
-def test_pixels_are_normalised_as_the_weights_want(name: str, mean: tuple[float], std: tuple[float]) -> None:
+def test_pixels_are_normalised_as_in_pretraining(name: str, mean: tuple[float], std: tuple[float]) -> None:
     net, seen = Backbone(tiny(backbone=name)), list[Tensor]()
     net.maps.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
     net.feature_maps(picture()[None])
@@ -192,7 +186,7 @@ def test_a_file_that_lacks_a_weight_of_the_maps_is_refused(tmp_path: Path, name:
             Backbone(tiny(backbone=name, weights=str(path)))
 
 
-def test_a_saved_model_lends_its_backbone(tmp_path: Path) -> None:
+def test_weights_may_come_from_a_saved_model(tmp_path: Path) -> None:
     net = Backbone(TINY)
     save_file({f"backbone.{key}": x for key, x in net.state_dict().items()}, tmp_path / "model.safetensors")
     assert Backbone(tiny(weights=str(tmp_path))).fingerprint() == net.fingerprint()
@@ -251,16 +245,16 @@ def test_pretrained_weights_without_a_network_are_refused_in_one_line(monkeypatc
     )
 
 
-def test_the_papers_map_is_that_of_conv5_3() -> None:
+def test_the_feature_map_of_the_paper_is_conv5_3() -> None:
     with torch.device("meta"):
         net = Backbone(Config().pixels, fetch=False)
-        layers = [each for each in net.maps.modules() if isinstance(each, nn.Conv2d)]
+        layers = [item for item in net.maps.modules() if isinstance(item, nn.Conv2d)]
     assert len(layers) == 2 + 2 + 3 + 3 + 3
     assert net.maps.feature_info.module_name() == ["features.29"]  # its ReLU, before the last pooling
     assert net.width == 512 * 7 * 7
 
 
-def test_the_real_weights_see_a_photo_as_timm_does() -> None:
+def test_feature_maps_of_a_photo_equal_those_of_timm() -> None:
     weights = shared("weights", "tf_efficientnet_lite0.safetensors")
     scene = next(scene for scene in real_vrd("test") if scene.has_picture())
     pixels = tiny(backbone="tf_efficientnet_lite0", weights=str(weights), strides=(16, 32), side=128, longest=200)
@@ -270,8 +264,8 @@ def test_the_real_weights_see_a_photo_as_timm_does() -> None:
     x = ((photo.float() - 127) / 128)[None]
     with torch.no_grad():
         expected = model.eval().forward_intermediates(x, indices=[3, 4], intermediates_only=True)
-        found = net.feature_maps(photo[None])
-    for a, b in zip(found, expected, strict=True):
+        result = net.feature_maps(photo[None])
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b)
     boxes = torch.from_numpy(scene.boxes).float()
     assert net(photo, boxes, scene.frame).isfinite().all()
@@ -302,7 +296,7 @@ def test_the_spatial_feature_takes_masks_of_any_side(side: int) -> None:
     net = SpatialFeature(side, 5)
     assert net(torch.zeros(3, 2, side, side)).shape == (3, 5)
     assert net(torch.zeros(0, 2, side, side)).shape == (0, 5)
-    assert sum(isinstance(each, nn.Conv2d) for each in net.modules()) == 2
+    assert sum(isinstance(item, nn.Conv2d) for item in net.modules()) == 2
 
 
 def test_a_reduction_keeps_what_the_full_decomposition_keeps() -> None:
@@ -314,26 +308,26 @@ def test_a_reduction_keeps_what_the_full_decomposition_keeps() -> None:
     reduction.fit(sample)
     centred = sample - sample.mean(0)
     best = torch.linalg.svd(centred, full_matrices=False).Vh[:kept].T
-    found = reduction(sample)
+    result = reduction(sample)
     basis = torch.linalg.qr(reduction.basis)[0]
     lost, least = (float((centred - centred @ b @ b.T).square().sum()) for b in (basis, best))
-    assert found.shape == (rows, kept)
+    assert result.shape == (rows, kept)
     assert lost <= least * 1.001
-    assert float(found.square().mean()) == pytest.approx(1, rel=1e-4)  # unit variance on average
-    assert found.mean(0).abs().max() < 1e-4
+    assert float(result.square().mean()) == pytest.approx(1, rel=1e-4)  # unit variance on average
+    assert result.mean(0).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize(("rows", "width", "kept"), [(3, 10, 6), (30, 4, 6)])
-def test_a_reduction_to_more_than_there_is_fills_up_with_zeros(rows: int, width: int, kept: int) -> None:
+def test_a_reduction_to_more_components_than_available_pads_with_zeros(rows: int, width: int, kept: int) -> None:
     reduction = Reduction(width, kept)
     reduction.fit(torch.randn(rows, width, generator=torch.Generator().manual_seed(0)))
-    found = reduction(torch.ones(2, width))
-    assert found.shape == (2, kept)
-    assert found.isfinite().all()
-    assert not found[:, min(rows, width) :].any()
+    result = reduction(torch.ones(2, width))
+    assert result.shape == (2, kept)
+    assert result.isfinite().all()
+    assert not result[:, min(rows, width) :].any()
 
 
-def test_a_crop_shows_a_box_and_a_little_more_whatever_the_frame() -> None:
+def test_a_crop_shows_a_box_with_a_margin_in_any_frame() -> None:
     """On a picture whose colours are linear in the place: the mean is the centre's, the spread that of 1.15 boxes."""
 
     class Eyes(nn.Module):
@@ -346,8 +340,8 @@ def test_a_crop_shows_a_box_and_a_little_more_whatever_the_frame() -> None:
     shown = torch.stack([u * 2, v * 3, u * 2]).round().to(torch.uint8)
     boxes = torch.tensor([[20.0, 20, 40, 28], [4, 30, 60, 50], [-10.0, 40, 30, 90]])
     scaled = boxes * torch.tensor([3.0, 2, 3, 2])
-    found = net.cut(shown, scaled, (240.0, 128.0))
-    assert found.shape == (3, 3)
+    result = net.cut(shown, scaled, (240.0, 128.0))
+    assert result.shape == (3, 3)
     half = 0.5 * 1.15
     for at, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
         x, y, w, h = (x1 + x2) / 2, (y1 + y2) / 2, (x2 - x1) * half, (y2 - y1) * half
@@ -355,10 +349,10 @@ def test_a_crop_shows_a_box_and_a_little_more_whatever_the_frame() -> None:
         middle, reach = (left + right) / 2, (right - left) / 2
         square = 4 * (middle**2 + reach**2 / 3)
         expected = torch.tensor([2 * middle, 1.5 * (top + bottom), square])
-        torch.testing.assert_close(found[at], expected, rtol=0.02, atol=1.5)
+        torch.testing.assert_close(result[at], expected, rtol=0.02, atol=1.5)
 
 
-def test_crops_are_seen_in_parts_as_all_at_once_and_stand_behind_the_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crops_in_chunks_equal_all_at_once_and_follow_the_regions(monkeypatch: pytest.MonkeyPatch) -> None:
     net = Backbone(tiny(crops=32))
     boxes = torch.rand(5, 2, 2, generator=torch.Generator().manual_seed(0)).sort(1).values.flatten(1) * 60
     boxes[3, 2:] = boxes[3, :2]  # no area
@@ -385,13 +379,13 @@ def test_crops_reach_the_boxes_and_places_both_boxes_and_pairs() -> None:
     assert (features.box, features.pair) == (4 + 4 + 7 + 5, 4 + 5 + 24 + 5)
     assert torch.equal(subject, object)
     s, o = x.pairs.unbind(-1)
-    for found, layer, numbers in (
+    for result, layer, numbers in (
         (subject[:, 8:], features.place, box_place(x.boxes, x.frames)),
         (pair[:, 9:], features.places, pair_geometry(x.boxes[s], x.boxes[o], x.frames[s])),
     ):
         assert layer is not None
         wide = numbers @ layer.layer.weight.T + layer.layer.bias
-        torch.testing.assert_close(found, torch.cat([numbers, wide.clamp_min(0)], 1))
+        torch.testing.assert_close(result, torch.cat([numbers, wide.clamp_min(0)], 1))
     moved = torch.cat([regions[:, :7], torch.randn(3, 6)], 1)
     other = features(replace(x, regions=moved))
     assert torch.equal(other[0][:, :4], subject[:, :4])
@@ -399,7 +393,7 @@ def test_crops_reach_the_boxes_and_places_both_boxes_and_pairs() -> None:
     assert torch.equal(other[2], pair)
 
 
-def test_no_components_keep_features_whole() -> None:
+def test_zero_components_keep_features_unchanged() -> None:
     reduction, x = Reduction(4, 0), torch.randn(3, 4)
     reduction.fit(x)
     assert torch.equal(reduction(x), x)
@@ -413,13 +407,13 @@ def inputs_of(n: int, width: int, seed: int) -> PairInputs:
     return PairInputs(pairs, boxes, torch.tensor([[80.0, 64]]).expand(n, 2), *rows)
 
 
-def test_several_images_are_seen_as_each_alone() -> None:
+def test_joined_images_have_the_features_of_each_alone() -> None:
     torch.manual_seed(0)
     features = PairFeatures(Config(pixels=TINY), 3, 7).eval()
     parts = [inputs_of(n, 7, seed=n) for n in (3, 0, 2, 1)]
     joined = features(PairInputs.join(parts))
     alone = [features(part) for part in parts]
     for at in range(3):
-        torch.testing.assert_close(joined[at], torch.cat([each[at] for each in alone]))
+        torch.testing.assert_close(joined[at], torch.cat([item[at] for item in alone]))
     assert (features.box, features.pair) == (7, 7 + 5)
     assert joined[2].shape == (8, 12)

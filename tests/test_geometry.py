@@ -93,12 +93,12 @@ def test_the_loss_is_that_of_poisson_counts() -> None:
     expected = 0.0
     for at, (s, o) in enumerate(labels.tolist()):
         row = rates(prior(geometry), at)[s, :, o]
-        counts = [sum((at, p) == each for each in annotations) for p in range(3)]
+        counts = [sum((at, p) == item for item in annotations) for p in range(3)]
         expected += sum(float(rate) - n * math.log(rate) for rate, n in zip(row, counts, strict=True))
     rows, predicates = (torch.tensor(column) for column in zip(*annotations, strict=True))
-    found = prior.nll(geometry, labels, rows, predicates)
-    assert float(found.detach()) == pytest.approx(expected, rel=1e-5)
-    found.backward()
+    result = prior.nll(geometry, labels, rows, predicates)
+    assert float(result.detach()) == pytest.approx(expected, rel=1e-5)
+    result.backward()
     assert all(x.grad is not None and x.grad.isfinite().all() for x in prior.parameters())
 
 
@@ -121,7 +121,7 @@ def test_the_product_with_the_networks_tensor_is_ranked_as_the_dense_product() -
     given = Detections("a", boxes.double().numpy(), np.zeros(3, np.int64), np.ones(3), (80.0, 80.0))
     scores = replace(prepared(model, given), kept=(block,))
     psi_c = [probability_tensor(*(x[at] for x in cp.factors)) for at in range(len(pairs))]
-    expected = torch.stack([each * rates(rate, at) for at, each in enumerate(psi_c)])
+    expected = torch.stack([item * rates(rate, at) for at, item in enumerate(psi_c)])
     totals = expected.sum((1, 2, 3), keepdim=True)
     assert bool((totals < 1).any())
     best = ranked((expected / totals.clamp_min(1)).log(), None, 30)
@@ -159,6 +159,6 @@ def test_it_learns_how_often_pairs_are_annotated_and_with_what() -> None:
         for b in (0, 1):
             at = int(((kind == a) & (which == b)).nonzero()[0])
             s, o = labels[at].tolist()
-            found = rates(cp, at)[s, :, o]
-            assert float(found[named[at]]) == pytest.approx(float(often[at]), abs=0.1)
-            assert float(found.sum() - found[named[at]]) < 0.1
+            result = rates(cp, at)[s, :, o]
+            assert float(result[named[at]]) == pytest.approx(float(often[at]), abs=0.1)
+            assert float(result.sum() - result[named[at]]) < 0.1

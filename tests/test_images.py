@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -57,56 +58,36 @@ def shade(value: int) -> tuple[int, int, int]:
     return value, value, value
 
 
-def write_kind(kind: str, path: Path) -> tuple[int, int, int]:
-    """Write a picture of one colour; return the colour as displayed."""
-    deep = np.full((20, 30, 3), COLOUR, np.uint16) * 257
-    if kind == "16-bit grey":
-        Image.fromarray(np.full((20, 30), 30_000, np.uint16)).save(path, "PNG")
-        return shade(round(30_000 / 257))
-    if kind == "16-bit grey, dark":  # scaled by its depth, not by its brightest pixel
-        Image.fromarray(np.full((20, 30), 200, np.uint16)).save(path, "PNG")
-        return shade(1)
-    if kind == "16-bit RGB":
-        write_deep(path, deep)
-    if kind == "16-bit RGBA":
-        write_deep(path, np.concatenate([deep, np.full((20, 30, 1), 65535, np.uint16)], 2))
-    if kind == "CMYK":
-        flat().convert("CMYK").save(path, "JPEG", quality=100)
-    if kind == "grey":
-        Image.new("L", (30, 20), 77).save(path, "JPEG", quality=100)
-        return shade(77)
-    if kind == "one bit":
-        Image.new("1", (30, 20), 1).save(path, "PNG")
-        return shade(255)
-    if kind == "palette":
-        flat().quantize(4).save(path, "PNG")
-    if kind == "transparent palette":
-        flat().quantize(4).save(path, "PNG", transparency=0)
-        return shade(255)
-    if kind == "quite transparent":
-        Image.new("RGBA", (30, 20), (*COLOUR, 0)).save(path, "PNG")
-        return shade(255)
-    if kind == "half transparent":
-        Image.new("RGBA", (30, 20), (*COLOUR, 51)).save(path, "PNG")
-        return 244, 228, 212  # 0.2 of the colour, 0.8 of white
-    if kind == "floats":
-        Image.fromarray(np.full((20, 30), 0.4, np.float32)).save(path, "TIFF")
-        return shade(102)
-    if kind == "whole numbers":
-        Image.fromarray(np.full((20, 30), 25_700, np.int32)).save(path, "TIFF")
-        return shade(100)
-    if kind in ("GIF", "WEBP"):
-        more = [Image.new("RGB", (30, 20), "black")]
-        flat().save(path, kind, save_all=True, append_images=more, **({"lossless": True} if kind == "WEBP" else {}))
-    if kind == "AVIF":
-        flat().save(path, "AVIF", quality=100)
-    return COLOUR
+def grey(value: float, dtype: type) -> Image.Image:
+    return Image.fromarray(np.full((20, 30), value, dtype))
 
 
-KINDS = [
-    *("16-bit grey", "16-bit grey, dark", "16-bit RGB", "16-bit RGBA", "CMYK", "grey", "one bit", "palette"),
-    *("transparent palette", "quite transparent", "half transparent", "floats", "whole numbers", "GIF", "WEBP", "AVIF"),
-]
+DEEP = np.full((20, 30, 3), COLOUR, np.uint16) * 257
+BLACK: dict[str, Any] = {"save_all": True, "append_images": [Image.new("RGB", (30, 20), "black")]}
+# kind -> write a picture of one colour; the colour as displayed
+KINDS: dict[str, tuple[Callable[[Path], object], tuple[int, int, int]]] = {
+    "16-bit grey": (lambda path: grey(30_000, np.uint16).save(path, "PNG"), shade(round(30_000 / 257))),
+    # scaled by its depth, not by its brightest pixel
+    "16-bit grey, dark": (lambda path: grey(200, np.uint16).save(path, "PNG"), shade(1)),
+    "16-bit RGB": (lambda path: write_deep(path, DEEP), COLOUR),
+    "16-bit RGBA": (
+        lambda path: write_deep(path, np.concatenate([DEEP, np.full((20, 30, 1), 65535, np.uint16)], 2)),
+        COLOUR,
+    ),
+    "CMYK": (lambda path: flat().convert("CMYK").save(path, "JPEG", quality=100), COLOUR),
+    "grey": (lambda path: Image.new("L", (30, 20), 77).save(path, "JPEG", quality=100), shade(77)),
+    "one bit": (lambda path: Image.new("1", (30, 20), 1).save(path, "PNG"), shade(255)),
+    "palette": (lambda path: flat().quantize(4).save(path, "PNG"), COLOUR),
+    "transparent palette": (lambda path: flat().quantize(4).save(path, "PNG", transparency=0), shade(255)),
+    "transparent": (lambda path: Image.new("RGBA", (30, 20), (*COLOUR, 0)).save(path, "PNG"), shade(255)),
+    # 0.2 of the colour, 0.8 of white
+    "half transparent": (lambda path: Image.new("RGBA", (30, 20), (*COLOUR, 51)).save(path, "PNG"), (244, 228, 212)),
+    "floats": (lambda path: grey(0.4, np.float32).save(path, "TIFF"), shade(102)),
+    "whole numbers": (lambda path: grey(25_700, np.int32).save(path, "TIFF"), shade(100)),
+    "GIF": (lambda path: flat().save(path, "GIF", **BLACK), COLOUR),
+    "WEBP": (lambda path: flat().save(path, "WEBP", lossless=True, **BLACK), COLOUR),
+    "AVIF": (lambda path: flat().save(path, "AVIF", quality=100), COLOUR),
+}
 
 
 @pytest.mark.parametrize("large", [4096, 16])
@@ -116,7 +97,8 @@ def test_every_format_keeps_its_displayed_colours(
 ) -> None:
     monkeypatch.setattr(pictures, "LARGE", large)
     path = tmp_path / "picture.jpg"  # whatever its format
-    colour = write_kind(kind, path)
+    write, colour = KINDS[kind]
+    write(path)
     photo = open_photo(path)
     assert (photo.image.mode, photo.size, photo.orientation) == ("RGB", (30, 20), 1)
     assert photo.image.size == ((30, 20) if large > 30 else (16, 11))
@@ -124,15 +106,18 @@ def test_every_format_keeps_its_displayed_colours(
     assert np.abs(np.asarray(open_image(path)).astype(int) - colour).max() <= 2
 
 
+@pytest.mark.parametrize("suffix", ["png", "tif"])
 @pytest.mark.parametrize("orientation", STORED)
-def test_a_photo_and_boxes_found_on_its_stored_rows_are_turned_upright(tmp_path: Path, orientation: int) -> None:
+def test_a_photo_and_boxes_in_stored_orientation_are_turned_upright(
+    tmp_path: Path, orientation: int, suffix: str
+) -> None:
     seen, turn, exif = noise(), STORED[orientation], Image.Exif()
     box = (4, 3, 19, 11)
     mark = Image.new("1", seen.size)
     mark.paste(1, box)
     stored, mark = (image if turn is None else image.transpose(turn) for image in (seen, mark))
     exif[0x0112] = orientation
-    path = tmp_path / "turned.png"
+    path = tmp_path / f"turned.{suffix}"
     stored.save(path, exif=exif)
     photo = open_photo(path)
     assert (photo.size, photo.stored, photo.orientation) == ((30, 20), stored.size, orientation)
@@ -141,29 +126,16 @@ def test_a_photo_and_boxes_found_on_its_stored_rows_are_turned_upright(tmp_path:
     assert np.array_equal(np.asarray(open_image(path)), np.asarray(stored))  # a dataset's boxes are on its rows
 
 
-@pytest.mark.parametrize("orientation", STORED)
-def test_a_tiff_is_turned_upright(tmp_path: Path, orientation: int) -> None:
-    turn, exif = STORED[orientation], Image.Exif()
-    exif[0x0112] = orientation
-    (noise() if turn is None else noise().transpose(turn)).save(tmp_path / "turned.tif", exif=exif)
-    photo = open_photo(tmp_path / "turned.tif")
-    assert list(photo.size) == list(photo.image.size) == [30, 20]
-    assert np.array_equal(np.asarray(photo.image), np.asarray(noise()))
-
-
 @pytest.mark.parametrize("exif", [b"Exif\0\0no tags", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_damaged_exif_is_ignored(tmp_path: Path, exif: bytes) -> None:
     path = tmp_path / "a.jpg"
     noise().save(path, exif=exif)
     assert open_photo(path).orientation == 1
-
-
-def test_an_invalid_orientation_is_ignored(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 9
-    noise().save(tmp_path / "a.png", exif=exif)
-    assert open_photo(tmp_path / "a.png").orientation == 1
+    unknown = Image.Exif()
+    unknown[0x0112] = 9
+    noise().save(path, exif=unknown)
+    assert open_photo(path).orientation == 1
 
 
 def test_a_huge_jpeg_is_decoded_smaller_and_boxes_stay_in_full_pixels(
@@ -184,7 +156,7 @@ def test_a_huge_jpeg_is_decoded_smaller_and_boxes_stay_in_full_pixels(
         open_image(tmp_path / "huge.jpg")
 
 
-def test_a_turned_huge_photo_is_smaller_in_memory_and_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_rotated_photo_is_reduced_and_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     noise(600, 400).save(tmp_path / "huge.jpg", exif=exif)
@@ -193,23 +165,10 @@ def test_a_turned_huge_photo_is_smaller_in_memory_and_upright(tmp_path: Path, mo
     assert (photo.size, photo.stored, photo.image.size) == ((400, 600), (600, 400), (43, 64))
 
 
-def test_a_photo_that_is_not_huge_keeps_every_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noise().save(tmp_path / "a.png")
-    monkeypatch.setattr(pictures, "LARGE", 30)
-    assert np.array_equal(np.asarray(open_photo(tmp_path / "a.png").image), np.asarray(noise()))
-
-
 def test_a_panorama_keeps_at_least_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noise(500, 1).save(tmp_path / "a.jpg")
     monkeypatch.setattr(pictures, "LARGE", 50)
     assert open_photo(tmp_path / "a.jpg").image.size == (50, 1)
-
-
-def test_pillow_keeps_its_own_limit(tmp_path: Path) -> None:
-    before = Image.MAX_IMAGE_PIXELS
-    noise().save(tmp_path / "a.png")
-    open_photo(tmp_path / "a.png")
-    assert before == Image.MAX_IMAGE_PIXELS
 
 
 def cut(path: Path) -> bytes:
@@ -235,12 +194,12 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_an_unreadable_file_is_one_clear_line(tmp_path: Path, case: str) -> None:
+def test_an_unreadable_file_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
     content, reason = BAD[case]
     path = tmp_path / "bad.png"
     path.write_bytes(content(path) if callable(content) else content)
     for read in (open_photo, open_image):
-        with pytest.raises(PolyadicError, match=f"is not a picture that can be read.*({reason})") as error:
+        with pytest.raises(PolyadicError, match=f"is not a readable image.*({reason})") as error:
             read(path)
         assert str(error.value).startswith(str(path))
         assert "\n" not in str(error.value)
@@ -252,22 +211,11 @@ def test_missing_files_and_folders_have_their_own_messages(tmp_path: Path) -> No
     for name, reason in (
         ("no.jpg", "no image "),
         ("link.jpg", "no image "),
-        ("loop.jpg", "not a picture"),
+        ("loop.jpg", "not a readable image"),
         (".", "fol"),
     ):
         with pytest.raises(PolyadicError, match=reason):
             open_photo(tmp_path / name)
-
-
-def test_any_decoder_error_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noise().save(tmp_path / "a.png")
-
-    def breaks(self: object) -> None:
-        raise struct.error("unpack requires\na buffer of 4 bytes")
-
-    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", breaks)
-    with pytest.raises(PolyadicError, match=r"can be read \(unpack requires a buffer of 4 bytes\)"):
-        open_photo(tmp_path / "a.png")
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's, of damaged files

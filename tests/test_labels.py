@@ -21,22 +21,15 @@ NAMES = Vocabulary(
     ("theirs", "ours"),
     [
         ("person", "person"),
-        ("PERSON", "person"),
         ("people", "person"),
         ("Traffic_Light", "traffic light"),
         ("trafficlights", "traffic light"),
         ("shoe", "shoe"),  # exactly, though the plural is an object too
-        ("shoes", "shoes"),
         ("shelves", "shelf"),
-        ("glasses", "glass"),
         ("wine glass", "Wine-glass"),
-        ("wine_glasses", "Wine-glass"),
         ("buses", "bus"),
         ("bu", None),
-        ("light", None),
-        ("skype", None),
         ("", None),
-        ("N/A", None),
     ],
 )
 def test_names_match_exactly_then_folded_then_as_plurals(theirs: str, ours: str | None) -> None:
@@ -105,10 +98,8 @@ def test_a_mapping_file_is_json_or_toml(tmp_path: Path, file: str, text: str) ->
 BAD_FILES = {
     "cut": ('{"tv": ', r"m\.json is not a mapping in JSON or TOML"),
     "list": ("[1]", r"m\.json: expected names to names"),
-    "number": ('{"tv": 3}', r"m\.json: expected names to names"),
     "target": ('{"tv": "monitr"}', "'monitr', which is not an object; did you mean 'monitor'"),
     "class": ('{"tvs": "monitor"}', "the detector has no class 'tvs'; did you mean 'tv'"),
-    "bytes": ("\udcff", "is not a mapping"),
 }
 
 

@@ -81,16 +81,16 @@ def test_each_pair_is_scored_as_if_it_were_alone() -> None:
         alone = model.score_block(PairInputs(torch.tensor([[0, 1]]), two, frame.expand(2, 2), regions, union))
         assert scores.log_selected is not None
         torch.testing.assert_close(scores.log_selected[at : at + 1], alone.log_selected)
-        for found, expected in zip(scores.cp.factors, alone.cp.factors, strict=True):
-            torch.testing.assert_close(found[at], expected[0], rtol=1e-5, atol=1e-6)
+        for result, expected in zip(scores.cp.factors, alone.cp.factors, strict=True):
+            torch.testing.assert_close(result[at], expected[0], rtol=1e-5, atol=1e-6)
         assert scores.geometry is not None
         expected_prior = model.geometry(context_features(boxes, frame.expand(4, 2), torch.tensor([[s, o]])))
-        for found, expected in zip(scores.geometry.factors, expected_prior.factors, strict=True):
-            torch.testing.assert_close(found[at], expected[0])
+        for result, expected in zip(scores.geometry.factors, expected_prior.factors, strict=True):
+            torch.testing.assert_close(result[at], expected[0])
 
 
 @pytest.mark.parametrize(("selected", "prior", "geometry"), list(itertools.product([False, True], repeat=3)))
-def test_parts_leave_out_exactly_what_they_say(selected: bool, prior: bool, geometry: bool) -> None:
+def test_score_terms_leave_out_exactly_what_they_name(selected: bool, prior: bool, geometry: bool) -> None:
     model = model_of("evidence")
     scores = pairs_of(model, detections(3))
     assert model.prior is not None
@@ -109,24 +109,26 @@ def test_parts_leave_out_exactly_what_they_say(selected: bool, prior: bool, geom
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0])
-def test_parts_may_give_the_prior_another_exponent(exponent: float) -> None:
+def test_score_terms_may_change_the_exponent_of_the_prior(exponent: float) -> None:
     other, given = ScoreTerms(prior_exponent=exponent), detections(3)
-    found, expected = (
+    result, expected = (
         model_of("evidence", **EXPONENTS),
         model_of("evidence", **{**EXPONENTS, "ranking.prior": exponent}),
     )
     for k in (None, 2):
-        agree(found.predict(None, given, k=k, top=40, terms=other), entries(expected.predict(None, given, k=k, top=40)))
+        agree(
+            result.predict(None, given, k=k, top=40, terms=other), entries(expected.predict(None, given, k=k, top=40))
+        )
 
 
-def test_what_has_not_been_trained_is_not_used() -> None:
+def test_untrained_stages_are_not_used() -> None:
     scores = pairs_of(model_of("evidence", stages=("triplets",)), detections(3))
     assert scores.log_selected is None
     assert scores.geometry is None
     assert model_of("evidence", stages=(), **{"boxes.epochs": 0}).geometry is None
 
 
-def test_selection_sees_the_predicate_feature_and_teaches_its_own_head_alone() -> None:
+def test_selection_uses_the_pair_feature_and_trains_its_head_alone() -> None:
     model, given = model_of("evidence"), detections(4)
     inputs = inputs_of(given, ("evidence",))
     logit = model.selection_logit(inputs)
@@ -140,7 +142,7 @@ def test_selection_sees_the_predicate_feature_and_teaches_its_own_head_alone() -
 
 
 @pytest.mark.parametrize("sources", SOURCES, ids="+".join)
-def test_the_triplet_loss_teaches_features_and_head_but_not_the_backbone(sources: tuple[str, ...]) -> None:
+def test_the_triplet_loss_trains_features_and_head_but_not_the_backbone(sources: tuple[str, ...]) -> None:
     model, given = model_of(*sources), detections(4)
     model.train()
     inputs = pairs_of(model, given, photo())
@@ -153,28 +155,13 @@ def test_the_triplet_loss_teaches_features_and_head_but_not_the_backbone(sources
     assert taught == {"features", "head"}
 
 
-def test_boxes_and_labels_are_enough_for_evidence() -> None:
-    found = model_of("evidence").predict(None, detections(3), k=None, top=7)
-    assert len(found) == 7
-    assert set(found.names()[0]) <= {*NAMES.objects, *NAMES.predicates}
-
-
-def test_a_picture_of_another_size_than_the_frame_gives_the_same() -> None:
-    model, small = model_of("pixels"), photo().resize((80, 48))
-    given = detections(3, size=(80.0, 48.0))
-    given = replace(given, boxes=given.boxes * 0.8)
-    assert same(model.predict(small, given), model.predict(small, replace(given, size=None)))
-    scaled = replace(given, boxes=given.boxes * 5, size=(400.0, 240.0))
-    torch.testing.assert_close(pairs_of(model, scaled, small).cp.subject, pairs_of(model, given, small).cp.subject)
-
-
 @pytest.mark.parametrize("sources", SOURCES, ids="+".join)
 @pytest.mark.parametrize("values", [{}, {"ranking.repeat": 0.5}, {"precision": "bfloat16"}], ids=str)
 def test_one_box_or_none_has_no_relations(sources: tuple[str, ...], values: dict[str, Any]) -> None:
     model = model_of(*sources, **values)
     for n in (0, 1):
-        found = model.predict(photo(), detections(n))
-        assert len(found) == 0
+        result = model.predict(photo(), detections(n))
+        assert len(result) == 0
     assert len(model.predict(photo(), detections(2), k=None, top=3)) == 3
 
 
@@ -182,23 +169,23 @@ def test_boxes_without_area_have_finite_scores() -> None:
     model = model_of("evidence", "pixels")
     boxes = np.array([[5.0, 5, 5, 5], [5, 5, 5, 5], [100, 60, 100, 60], [0, 0, 100, 0]])
     given = Detections("a", boxes, np.array([0, 1, 2, 3]), np.array([0.0, 1, 0.5, 0.5]))
-    found = prepared(model, given, photo()).rank()
-    assert len(found) == 100
-    assert np.isfinite(found.scores).all()
+    result = prepared(model, given, photo()).rank()
+    assert len(result) == 100
+    assert np.isfinite(result.scores).all()
 
 
-def test_repeats_on_nearly_the_same_boxes_cost_what_the_config_says() -> None:
+def test_repeated_triplets_get_the_penalty_of_the_config() -> None:
     dear: dict[str, Any] = {"ranking.repeat": 0.25}
     model, plain = model_of("evidence", **ALL_BOXES, **dear), model_of("evidence", **ALL_BOXES)
     box = [10.0, 10, 50, 40]
     boxes = np.array([box, box, [60, 10, 90, 50]])
     given = Detections("a", boxes, np.array([0, 0, 1]), np.array([0.9, 0.9, 0.8]), (100.0, 60.0))
-    found = np.unique(np.asarray(model.predict(None, given, k=None, top=500).log_repeat))
-    assert found.tolist() == pytest.approx([math.log(0.25), 0])
+    result = np.unique(np.asarray(model.predict(None, given, k=None, top=500).log_repeat))
+    assert result.tolist() == pytest.approx([math.log(0.25), 0])
     assert not np.any(plain.predict(None, given, k=None, top=500).log_repeat)
 
 
-def test_predicting_leaves_training_as_it_was() -> None:
+def test_predict_keeps_training_mode_and_disables_dropout() -> None:
     model = model_of("evidence").train()
     first = model.predict(None, detections(3))
     assert model.training
@@ -207,22 +194,22 @@ def test_predicting_leaves_training_as_it_was() -> None:
 
 def test_relations_are_plain_data_for_the_evaluation() -> None:
     model, given = model_of("evidence"), detections(3)
-    found = prepared(model, given).rank(top=9)
-    assert (found.image, found.size) == (given.image, (100.0, 60.0))
-    np.testing.assert_array_equal(found.boxes, given.boxes)
-    assert all(not isinstance(getattr(found, field.name), torch.Tensor) for field in fields(found))
-    terms: list[Any] = [found.log_cp, found.log_prior, found.log_selected, found.log_boxes, found.log_repeat]
-    np.testing.assert_allclose(np.sum(terms, axis=0), found.scores)
+    result = prepared(model, given).rank(top=9)
+    assert (result.image, result.size) == (given.image, (100.0, 60.0))
+    np.testing.assert_array_equal(result.boxes, given.boxes)
+    assert all(not isinstance(getattr(result, field.name), torch.Tensor) for field in fields(result))
+    terms: list[Any] = [result.log_cp, result.log_prior, result.log_selected, result.log_boxes, result.log_repeat]
+    np.testing.assert_allclose(np.sum(terms, axis=0), result.scores)
 
 
 def test_bad_pictures_and_labels_are_refused_in_one_line(tmp_path: Path) -> None:
     model = model_of("pixels")
     (tmp_path / "a.jpg").write_bytes(b"not a picture")
-    with pytest.raises(PolyadicError, match=r"a\.jpg is not a picture that can be read"):
+    with pytest.raises(PolyadicError, match=r"a\.jpg is not a readable image"):
         model.predict(tmp_path / "a.jpg", detections(2))
     with pytest.raises(PolyadicError, match=r"no image .*b\.jpg"):
         model.predict(str(tmp_path / "b.jpg"), detections(2))
-    with pytest.raises(PolyadicError, match=r"a\.jpg: this model looks at pixels: give the image as well"):
+    with pytest.raises(PolyadicError, match=r"a\.jpg: this model needs pixels"):
         model.predict(None, detections(2))
     words = model_of("evidence")
     with pytest.raises(PolyadicError, match=r"the size of the image is needed: Detections\(\.\.\., size=\(w, h\)\)"):
@@ -231,19 +218,11 @@ def test_bad_pictures_and_labels_are_refused_in_one_line(tmp_path: Path) -> None
         words.predict(None, replace(detections(2), labels=np.array([0, 4])))
 
 
-def test_scores_know_their_boxes() -> None:
-    scores = pairs_of(model_of("evidence"), detections(3))
-    assert scores.log_boxes is not None
-    given = detections(3).scores
-    expected = [math.log(given[s] * given[o]) for s, o in scores.pairs.tolist()]
-    assert scores.log_boxes.tolist() == pytest.approx(expected)
-
-
 def test_with_known_labels_only_predicates_compete() -> None:
     model = model_of("evidence", **EXPONENTS)
-    found = detections(4)
-    scores, labels = pairs_of(model, found), np.array([2, 0, 3, 1])
-    predicted = rank_with(model, found, scores, labels, top=100, terms=ScoreTerms(labels=True))
+    result = detections(4)
+    scores, labels = pairs_of(model, result), np.array([2, 0, 3, 1])
+    predicted = rank_with(model, result, scores, labels, top=100, terms=ScoreTerms(labels=True))
     assert len(predicted) == 12 * 3  # each predicate of each pair
     np.testing.assert_array_equal(labels[predicted.pairs], predicted.triplets[:, ::2])
     assert model.prior is not None
@@ -265,17 +244,17 @@ def test_with_known_labels_only_predicates_compete() -> None:
         assert score == pytest.approx(math.log(conditional) + rest, abs=1e-4)
 
 
-def test_labels_that_stand_are_scored_by_the_joint_distribution() -> None:
+def test_fixed_detector_labels_are_scored_by_the_joint_distribution() -> None:
     """A detector's labels may be wrong, and how likely they are counts; unlike true ones."""
-    model, found = model_of("evidence", **EXPONENTS), detections(4)
-    scores = pairs_of(model, found)
+    model, result = model_of("evidence", **EXPONENTS), detections(4)
+    scores = pairs_of(model, result)
     assert model.prior is not None
     assert scores.geometry is not None
     assert scores.log_selected is not None
     assert scores.log_boxes is not None
     joint = with_geometry(scores)
     for known in (np.array([1, 1, 0, 2]), np.array([2, 0, 3, 1])):
-        predicted = rank_with(model, found, scores, known, terms=ScoreTerms(relabel=False))
+        predicted = rank_with(model, result, scores, known, terms=ScoreTerms(relabel=False))
         expected = {}
         for at, (a, b) in enumerate(scores.pairs.tolist()):
             rest = 1.3 * float(scores.log_selected[at]) + 0.4 * float(scores.log_boxes[at])
@@ -286,15 +265,15 @@ def test_labels_that_stand_are_scored_by_the_joint_distribution() -> None:
         order = sorted(expected, key=lambda key: -expected[key])
         assert [(*pair, *t) for pair, t in zip(predicted.pairs, predicted.triplets, strict=True)] == order
         assert predicted.scores.tolist() == pytest.approx([expected[key] for key in order], abs=1e-4)
-        one = rank_with(model, found, scores, known, k=1, terms=ScoreTerms(relabel=False))
+        one = rank_with(model, result, scores, known, k=1, terms=ScoreTerms(relabel=False))
         assert len(one) == 12
 
 
-def test_without_dedup_repeats_cost_nothing() -> None:
+def test_terms_can_switch_dedup_off() -> None:
     repeat: dict[str, Any] = {"ranking.repeat": 0.25}
     dear, plain = model_of("evidence", **ALL_BOXES, **repeat), model_of("evidence", **ALL_BOXES)
-    found = detections(4)
-    found = replace(found, boxes=found.boxes[[0, 0, 1, 2]], labels=found.labels[[0, 0, 1, 2]])
-    off = dear.predict(None, found, k=None, top=50, terms=ScoreTerms(dedup=False))
-    assert same(off, plain.predict(None, found, k=None, top=50))
-    assert not same(off, dear.predict(None, found, k=None, top=50))
+    result = detections(4)
+    result = replace(result, boxes=result.boxes[[0, 0, 1, 2]], labels=result.labels[[0, 0, 1, 2]])
+    off = dear.predict(None, result, k=None, top=50, terms=ScoreTerms(dedup=False))
+    assert same(off, plain.predict(None, result, k=None, top=50))
+    assert not same(off, dear.predict(None, result, k=None, top=50))

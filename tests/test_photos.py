@@ -148,7 +148,7 @@ def test_one_that_cannot_be_done_costs_the_others_nothing(tmp_path: Path) -> Non
     items.append(Item("x.png", Path("x.png"), None, "x.png: there are no detections of it"))
     results = list(predict_photos(model_of("evidence"), items, Question(), batch=8))
     assert [each.problem is None for each in results] == [True, False, False, True, False]
-    assert "1.png is not a picture" in str(results[1].problem)
+    assert "1.png is not a readable image" in str(results[1].problem)
     assert "2.png: label" in str(results[2].problem)
     assert results[4].problem == "x.png: there are no detections of it"
 
@@ -197,7 +197,7 @@ def test_boxes_alone_are_enough_for_a_model_that_sees_no_pixels() -> None:
     results = list(predict_photos(model_of("evidence"), items, Question()))
     assert [(each.name, each.photo, each.problem) for each in results] == [(name, None, None) for name in "abc"]
     (result,) = predict_photos(model_of("pixels"), items[:1], Question())
-    assert result.problem == "a: this model looks at pixels: give the image as well as its boxes"
+    assert "this model needs pixels" in str(result.problem)
 
 
 def test_a_stop_is_heard_between_batches(tmp_path: Path) -> None:

@@ -205,8 +205,8 @@ def test_a_user_mapping_replaces_the_table(command: Command, here: Path) -> None
 def test_coco_results_are_mapped_with_a_partial_category_list(command: Command, here: Path) -> None:
     listed = {"categories": [{"id": 72, "name": "tv"}, {"id": 18, "name": "dog"}]}
     Path("categories.json").write_text(json.dumps(listed))
-    found = [{"image_id": 1, "category_id": at, "bbox": [at, 5, 20, 30], "score": 0.5} for at in (72, 18)]
-    Path("results.json").write_text(json.dumps(found))
+    actual = [{"image_id": 1, "category_id": at, "bbox": [at, 5, 20, 30], "score": 0.5} for at in (72, 18)]
+    Path("results.json").write_text(json.dumps(actual))
     result = command("predict", "desk.jpg", "--detections", "results.json", "--json", *FEW)
     assert [box["label"] for box in json.loads(result.out)["boxes"]] == ["monitor", "dog"]
 
@@ -278,27 +278,27 @@ def test_the_best_box_equals_that_of_torchvision(small: Path, network: str, mode
     with torch.no_grad():
         best = {key: value[0] for key, value in reference([pixels])[0].items()}
     every = Vocabulary(COCO, ("on",))
-    found = CocoDetector(every, network, score=0.0, unknown="keep")(image)
-    np.testing.assert_allclose(found.boxes[0], best["boxes"], atol=1e-3)
-    assert found.scores[0] == pytest.approx(float(best["scores"]), abs=1e-5)
+    actual = CocoDetector(every, network, score=0.0, unknown="keep")(image)
+    np.testing.assert_allclose(actual.boxes[0], best["boxes"], atol=1e-3)
+    assert actual.scores[0] == pytest.approx(float(best["scores"]), abs=1e-5)
     name = weights.meta["categories"][int(best["labels"])]
-    assert found.labels[0] == (COCO.index(name) if name in COCO else UNKNOWN)
-    assert found.size == (90.0, 70.0)
+    assert actual.labels[0] == (COCO.index(name) if name in COCO else UNKNOWN)
+    assert actual.size == (90.0, 70.0)
 
 
 def test_detected_classes_are_mapped_and_unmapped_ones_counted(small: Path, model: RelationModel) -> None:
     detector = CocoDetector(model.vocabulary, "mobilenetv3-fpn", score=0.02)
-    found = detector(photo())
+    actual = detector(photo())
     monitor = model.vocabulary.objects.index("monitor")
-    assert len(found) > 0
-    assert set(found.labels.tolist()) == {monitor}
-    assert found.distribution is not None
-    assert found.distribution.shape == (len(found), 100)
-    np.testing.assert_allclose(found.distribution[:, monitor], found.scores, rtol=1e-4)
+    assert len(actual) > 0
+    assert set(actual.labels.tolist()) == {monitor}
+    assert actual.distribution is not None
+    assert actual.distribution.shape == (len(actual), 100)
+    np.testing.assert_allclose(actual.distribution[:, monitor], actual.scores, rtol=1e-4)
     assert "50 of the detector's 80 classes are objects of the vocabulary" in detector.label_map.report()
     dropping = CocoDetector(Vocabulary(("dog", "cat"), ("on",)), "mobilenetv3-fpn", score=0.02)
     assert len(dropping(photo())) == 0
-    assert dropping.dropped["tv"] == len(found)
+    assert dropping.dropped["tv"] == len(actual)
     own = CocoDetector(model.vocabulary, "mobilenetv3-fpn", mapping={"tv": "laptop"}, score=0.02)
     assert set(own(photo()).labels.tolist()) == {model.vocabulary.objects.index("laptop")}
 

@@ -39,15 +39,15 @@ def write_lu(folder: Path) -> None:
         "obj_bboxes_ours": cells(np.array([[1, 2, 30, 40]] * 3, np.uint8), none),
     }
     savemat(folder / "relationship_det_result.mat", content)
-    found = {
+    result = {
         "detection_bboxes": cells(np.array([[9, 9, 200, 200]], np.uint8), none),
         "detection_labels": cells(np.array([[3]], np.uint8), np.zeros((0, 1))),
         "detection_confs": cells(np.array([[0.25]]), np.zeros((0, 1))),
     }
-    savemat(folder / "objectDetRCNN.mat", found)
+    savemat(folder / "objectDetRCNN.mat", result)
 
 
-def test_lu_s_predictions_are_read_with_classes_from_zero_and_one_box_per_detection(tmp_path: Path) -> None:
+def test_relations_of_lu_et_al_have_classes_from_zero_and_one_box_per_detection(tmp_path: Path) -> None:
     write_lu(tmp_path)
     first, second = read_relations(tmp_path / "relationship_det_result.mat", NAMES, [])
     assert (first.image, second.image, len(second)) == ("x.jpg", "y.jpg", 0)
@@ -76,10 +76,8 @@ def spoil_mat(name: str, **changes: Any) -> Callable[[Path], object]:
 RESULT = "relationship_det_result.mat"
 BAD_MATS: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda f: (f / RESULT).write_bytes((f / RESULT).read_bytes()[:300]), "is not a complete MATLAB file"),
-    "foreign": (lambda f: (f / RESULT).write_text("hello"), "is not a complete MATLAB file"),
     "no order": (lambda f: (f / "imagePath.mat").unlink(), "imagePath.mat; Lu's files name their images"),
     "no field": (spoil_mat(RESULT, rlp_confs_ours=None), "no field 'rlp_confs'; it has"),
-    "fewer": (spoil_mat("imagePath.mat", imagePath=cells(["x.jpg"])), "2 images, but imagePath.mat names 1"),
     "class": (
         spoil_mat(RESULT, rlp_labels_ours=cells([[1, 3, 3]] * 3, np.zeros((0, 3)))),
         r"image x\.jpg: row 0: class 3 is outside 1 to 2",
@@ -87,10 +85,6 @@ BAD_MATS: dict[str, tuple[Callable[[Path], object], str]] = {
     "lengths": (
         spoil_mat(RESULT, rlp_confs_ours=cells([[7.5]], np.zeros((0, 1)))),
         r"image x\.jpg: fields of different lengths",
-    ),
-    "nan": (
-        spoil_mat(RESULT, rlp_confs_ours=cells([[7.5], [np.nan], [1]], np.zeros((0, 1)))),
-        r"image x\.jpg: .*score 1 must be a finite number",
     ),
     "numbers": (spoil_mat(RESULT, rlp_confs_ours=np.ones(3)), "expected a cell array 'rlp_confs_ours'"),
 }
@@ -137,7 +131,6 @@ class Evil:
     ("content", "message"),
     [
         ([ENTRY], "expected one entry for each of the 2 images, got 1 entries"),
-        ("text", "got a str"),
         (
             [ENTRY, {**ENTRY, "pred_classes": np.array([1, 4])}],
             r"preds\.pkl, entry 1: .*pred_classes must lie in 1 to 3",
@@ -145,7 +138,6 @@ class Evil:
         ([ENTRY, {"pred_boxes": 1}], "entry 1: .*no 'pred_classes'"),
         ([ENTRY, {**ENTRY, "rel_scores": np.ones((2, 2))}], r"rel_scores must be \[2, 3\]"),
         ([ENTRY, {**ENTRY, "pred_rel_inds": np.array([[0, 1], [1, 2]])}], "point to box 2 of 2"),
-        ([ENTRY, {**ENTRY, "obj_scores": np.array([0.5, np.nan])}], "must be a finite number"),
         ([ENTRY, 7], "entry 1: expected a dictionary, got a int"),
         ([ENTRY, Evil()], "it holds a builtins.print, expected arrays only"),
     ],
@@ -177,14 +169,14 @@ EXPECTED = Detections("a.jpg", np.array([[1.0, 2, 4, 6]]), np.array([0]), np.arr
 def test_coco_images_are_named_by_file_if_listed_else_by_id_and_empty_ones_are_included() -> None:
     content = {"images": IMAGES, "categories": CATEGORIES, "annotations": [{**BOX, "id": 1}]}
     assert from_coco_results([BOX], {"3": "person"}, NAMES) == {"7": replace(EXPECTED, image="7", size=None)}
-    for found in (
+    for result in (
         from_coco_results([BOX], CATEGORIES, NAMES, images=IMAGES),
         from_coco_results([BOX], content, NAMES),
         from_coco_results(content, None, NAMES),
     ):
-        assert list(found) == ["b.jpg", "a.jpg"]
-        assert len(found["b.jpg"]) == 0
-        assert found["a.jpg"] == EXPECTED
+        assert list(result) == ["b.jpg", "a.jpg"]
+        assert len(result["b.jpg"]) == 0
+        assert result["a.jpg"] == EXPECTED
     with pytest.warns(PolyadicWarning, match=r"COCO results: dropped 1 box .*zebra \(1\)"):
         assert len(from_coco_results([{**BOX, "category_id": 9}], CATEGORIES, NAMES)["7"]) == 0
     kept = from_coco_results([{**BOX, "category_id": 9}], CATEGORIES, NAMES, unknown="keep")
@@ -220,20 +212,13 @@ def of_coco(categories: Any = CATEGORIES, images: Any = None, **changes: Any) ->
 
 BAD_COCO: dict[str, tuple[Any, str]] = {
     "no record": (lambda: from_coco_results([3], CATEGORIES, NAMES), r"results: .*\$\[0\]"),
-    "no records": (lambda: from_coco_results({"a": 1}, None, NAMES), "results: Expected `array`, got `null`"),
     "no image": (of_coco(image_id=None), "results: .*`image_id`"),
-    "no category": (of_coco(category_id=None), "results: .*`category_id`"),
     "foreign category": (of_coco(category_id=2), "label 2 has no name"),
     "foreign image": (of_coco(images=[{"id": 1, "file_name": "a"}]), r"results\[0\]: image_id 7 is not in the list"),
-    "no bbox": (of_coco(bbox=None), "results: .*`bbox`"),
     "negative": (of_coco(bbox=[1, 2, -3, 4]), r"results: .*>= 0.*\$\[0\]\.bbox"),
-    "infinite": (of_coco(bbox=[1, 2, float("inf"), 4]), "box 0 must be finite"),
     "score": (of_coco(score=3), r"results: .*\$\[0\]\.score"),
     "categories": (of_coco(categories=["person"]), "COCO categories: .*"),
-    "null categories": (of_coco(categories=None), "COCO categories"),
     "an id twice": (of_coco(images=[{"id": 1, "file_name": "a"}] * 2), "occurs twice"),
-    "an image without id": (of_coco(images=[{"file_name": "a"}]), "COCO images: .*`id`"),
-    "image size": (of_coco(images=[{"id": 1, "file_name": "a", "width": 0, "height": 4}]), "COCO images: .*width"),
 }
 
 

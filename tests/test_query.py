@@ -68,33 +68,35 @@ def case(source: str, values: dict[str, Any]) -> tuple[RelationModel, Detections
 
 @pytest.mark.parametrize(("source", "values"), CASES, ids=str)
 @pytest.mark.parametrize(("subject", "object"), list(itertools.product([0, 3], [1, 2])))
-def test_two_labels_give_the_predicates_of_the_likeliest_pair(
+def test_two_labels_give_the_predicates_of_the_most_likely_pair(
     source: str, values: dict[str, Any], subject: int, object: int
 ) -> None:
-    model, given, found = case(source, values)
+    model, given, result = case(source, values)
     joint, f = dense_parts(model, given)
-    answers = found.query(subject=NAMES.objects[subject], object=NAMES.objects[object])
+    answers = result.query(subject=NAMES.objects[subject], object=NAMES.objects[object])
     pair = int(f[:, subject, :, object].sum(-1).argmax())
     expected = joint[pair, subject, :, object] / joint[pair, subject, :, object].sum()
     assert len(answers) == len(NAMES.predicates)
-    assert sum(each.probability for each in answers) == pytest.approx(1)
-    assert [each.probability for each in answers] == sorted((each.probability for each in answers), reverse=True)
-    for each in answers:
-        predicate = NAMES.predicates.index(each.names[1])
-        assert each.names[::2] == (NAMES.objects[subject], NAMES.objects[object])
-        assert each.probability == pytest.approx(float(expected[predicate]), rel=1e-4)
-        assert each.score == pytest.approx(float(f[pair, subject, predicate, object]), rel=1e-4)
-        assert each.boxes == tuple(tuple(found.detections.boxes[at].tolist()) for at in PAIRS[pair])
+    assert sum(answer.probability for answer in answers) == pytest.approx(1)
+    assert [answer.probability for answer in answers] == sorted(
+        (answer.probability for answer in answers), reverse=True
+    )
+    for answer in answers:
+        predicate = NAMES.predicates.index(answer.names[1])
+        assert answer.names[::2] == (NAMES.objects[subject], NAMES.objects[object])
+        assert answer.probability == pytest.approx(float(expected[predicate]), rel=1e-4)
+        assert answer.score == pytest.approx(float(f[pair, subject, predicate, object]), rel=1e-4)
+        assert answer.boxes == tuple(tuple(result.detections.boxes[at].tolist()) for at in PAIRS[pair])
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (3, 2)])
-def test_a_pair_may_be_named(pair: tuple[int, int]) -> None:
-    model, given, found = case("evidence", EXPONENTS)
+def test_a_pair_of_boxes_may_be_given(pair: tuple[int, int]) -> None:
+    model, given, result = case("evidence", EXPONENTS)
     joint, _ = dense_parts(model, given)
     at = PAIRS.index(pair)
-    answers = found.query(subject="cat", object="cup", pair=pair)
+    answers = result.query(subject="cat", object="cup", pair=pair)
     row = joint[at, 1, :, 2] / joint[at, 1, :, 2].sum()
-    assert {each.names[1]: pytest.approx(each.probability, rel=1e-4) for each in answers} == {
+    assert {answer.names[1]: pytest.approx(answer.probability, rel=1e-4) for answer in answers} == {
         name: float(p) for name, p in zip(NAMES.predicates, row, strict=True)
     }
 
@@ -103,10 +105,10 @@ def test_a_pair_may_be_named(pair: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     "labels", [{"predicate": 1}, {"subject": 2}, {"object": 0}, {"subject": 1, "predicate": 2}], ids=str
 )
-def test_other_questions_give_the_best_pairs_and_labels(
+def test_other_queries_give_the_best_pairs_and_labels(
     source: str, values: dict[str, Any], labels: dict[str, int]
 ) -> None:
-    model, given, found = case(source, values)
+    model, given, result = case(source, values)
     joint, f = dense_parts(model, given)
     axes = ("subject", "predicate", "object")
     mask = torch.zeros(NAMES.sizes, dtype=torch.bool)
@@ -117,29 +119,23 @@ def test_other_questions_give_the_best_pairs_and_labels(
     words: dict[str, Any] = {
         name: (NAMES.predicates if name == "predicate" else NAMES.objects)[label] for name, label in labels.items()
     }
-    answers = found.query(**words, top=7)
+    answers = result.query(**words, top=7)
     assert len(answers) == 7
-    for each, flat in zip(answers, best, strict=True):
+    for answer, flat in zip(answers, best, strict=True):
         pair, s, p, o = (int(x) for x in torch.unravel_index(torch.tensor(flat), f.shape))
-        assert each.names == NAMES.decode((s, p, o))
-        assert each.boxes[0] == tuple(found.detections.boxes[PAIRS[pair][0]].tolist())
-        assert each.score == pytest.approx(float(f[pair, s, p, o]), rel=1e-4)
-        assert each.probability == pytest.approx(float(joint[pair, s, p, o] / sums[pair]), rel=1e-4)
-
-
-def test_probabilities_of_two_unknowns_sum_to_one() -> None:
-    _, _, found = case("evidence", EXPONENTS)
-    answers = found.query(predicate="on", pair=(1, 2), top=16)
-    assert sum(each.probability for each in answers) == pytest.approx(1)
+        assert answer.names == NAMES.decode((s, p, o))
+        assert answer.boxes[0] == tuple(result.detections.boxes[PAIRS[pair][0]].tolist())
+        assert answer.score == pytest.approx(float(f[pair, s, p, o]), rel=1e-4)
+        assert answer.probability == pytest.approx(float(joint[pair, s, p, o] / sums[pair]), rel=1e-4)
 
 
 @pytest.mark.parametrize(
     "parts", [ScoreTerms(prior=False), ScoreTerms(geometry=False), ScoreTerms(selected=False)], ids=str
 )
-def test_parts_that_were_left_out_are_not_asked(parts: ScoreTerms) -> None:
+def test_queries_respect_score_terms(parts: ScoreTerms) -> None:
     model, given, _ = case("evidence", {})
     joint, f = dense_parts(model, given, parts)
-    found = model.predict(None, given, terms=parts)
+    result = model.predict(None, given, terms=parts)
     asked = model.score(None, given)
     answers = asked.query(
         subject="dog", object="cup", pair=(2, 0), terms=parts
@@ -149,28 +145,30 @@ def test_parts_that_were_left_out_are_not_asked(parts: ScoreTerms) -> None:
     assert answers[0].probability == pytest.approx(float(row.max() / row.sum()), rel=1e-4)
     assert answers[0].score == pytest.approx(float(f[at, 0, :, 2].max()), rel=1e-4)
     best = f.flatten(1).max(-1).values.sort(descending=True).values
-    np.testing.assert_allclose(found.f_spo, best, rtol=1e-4)
+    np.testing.assert_allclose(result.f_spo, best, rtol=1e-4)
 
 
-def test_the_parts_of_an_answer_multiply_to_its_score() -> None:
-    _, _, found = case("evidence", EXPONENTS)
-    record = found.query(predicate="by", top=5).to_dict()
+def test_the_terms_of_an_answer_multiply_to_its_score() -> None:
+    _, _, result = case("evidence", EXPONENTS)
+    record = result.query(predicate="by", top=5).to_dict()
     assert record["given"] == {"predicate": "by"}
-    for each in record["relations"]:
-        assert math.prod(each["parts"].values()) == pytest.approx(each["score"])
-        assert 0 < each["probability"] <= 1
-    assert json.loads(found.query(predicate="by", top=5).to_json()) == record
+    for answer in record["relations"]:
+        assert math.prod(answer["parts"].values()) == pytest.approx(answer["score"])
+        assert 0 < answer["probability"] <= 1
+    assert json.loads(result.query(predicate="by", top=5).to_json()) == record
 
 
 @pytest.mark.parametrize(("source", "values"), CASES, ids=str)
 def test_the_probability_of_a_triplet_is_that_given_its_pair(source: str, values: dict[str, Any]) -> None:
     model, given, _ = case(source, values)
     joint, _ = dense_parts(model, given)
-    found = model.predict(photo(), given, k=2, top=11)
-    for relation, pair in zip(found, rows_of(found), strict=True):
+    result = model.predict(photo(), given, k=2, top=11)
+    for relation, pair in zip(result, rows_of(result), strict=True):
         row = joint[pair]
         assert relation.probability == pytest.approx(float(row[relation.triplet] / row.sum()), rel=1e-4)
-    assert [each["probability"] for each in found.to_dict()["relations"]] == [each.probability for each in found]
+    assert [answer["probability"] for answer in result.to_dict()["relations"]] == [
+        answer.probability for answer in result
+    ]
 
 
 def bare(
@@ -192,7 +190,7 @@ def random_cp(pairs: int, seed: int = 0) -> CPTensor:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("chunk", [1, 1 << 22])
-def test_the_prior_helps_to_choose_the_pair(seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_prior_counts_in_the_choice_of_the_pair(seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prior so strong that it decides which pair is likeliest; and sums in chunks of pairs."""
     monkeypatch.setattr(scoring, "_CHUNK", chunk)
     cp = random_cp(6, seed)
@@ -215,7 +213,7 @@ def test_the_prior_helps_to_choose_the_pair(seed: int, chunk: int, monkeypatch: 
         assert relation.probability == pytest.approx(float(joint[row][relation.triplet] / sums[row]))
 
 
-def test_a_weight_above_one_moves_no_score() -> None:
+def test_a_pair_weight_above_one_keeps_the_scores_exact() -> None:
     """With a negative exponent the weight of a pair exceeds 1."""
     cp, log_boxes = random_cp(6), torch.tensor([-3.0, -0.1, -2.0, -4.0, -1.0, -0.5], dtype=torch.float64)
     answers = bare(cp, log_boxes, values={"ranking.boxes": -0.5}).query(predicate="on", top=5)
@@ -228,8 +226,8 @@ def test_a_weight_above_one_moves_no_score() -> None:
 def test_equal_answers_are_ordered_by_pair_and_names_in_any_blocks(blocks: int) -> None:
     cp = CPTensor(*(torch.zeros(6, 2, n, dtype=torch.float64) for n in NAMES.sizes))
     scored = bare(cp, torch.zeros(6, dtype=torch.float64), blocks)
-    found = scored.rank(2, 7)
-    assert [entry[1:] for entry in entries(found)] == [(at // 2, 0, 0, at % 2) for at in range(7)]
+    result = scored.rank(2, 7)
+    assert [entry[1:] for entry in entries(result)] == [(at // 2, 0, 0, at % 2) for at in range(7)]
     answers = scored.query(predicate="by", top=20)
     assert [entry[1:] for entry in entries(answers)] == [(at // 16, at % 16 // 4, 1, at % 4) for at in range(20)]
     assert set(rows_of(scored.query(subject="dog", object="cup"))) == {0}
@@ -247,33 +245,31 @@ def test_blocks_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert a.names == b.names
                 assert a.boxes == b.boxes
                 assert a.probability == pytest.approx(b.probability, rel=1e-5)
-        shares = [np.asarray(each.rank(1, 20, probability=True).probability) for each in (parts, whole)]
+        shares = [np.asarray(answer.rank(1, 20, probability=True).probability) for answer in (parts, whole)]
         np.testing.assert_allclose(shares[0], shares[1], rtol=1e-4)
 
 
 def test_an_image_without_pairs_has_no_answers() -> None:
     model = model_of("evidence")
     for n in (0, 1):
-        found = model.score(None, detections(n))
-        assert len(found.query(predicate="on")) == len(found.query(subject="dog", object="cat")) == 0
+        result = model.score(None, detections(n))
+        assert len(result.query(predicate="on")) == len(result.query(subject="dog", object="cat")) == 0
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ({}, "give one or two of subject, predicate and object"),
-        ({"subject": "dog", "predicate": "on", "object": "cat"}, "give one or two of"),
         ({"subject": "dgo"}, "no object is called 'dgo'; did you mean 'dog'?"),
         ({"predicate": "dog"}, "no predicate is called 'dog'"),
         (
             {"predicate": "on", "pair": (1, 1)},
             r"pair must be two different boxes of the 4, counted from 0, got \(1, 1\)",
         ),
-        ({"predicate": "on", "pair": (0, 4)}, "pair must be two different boxes"),
         ({"predicate": "on", "pair": (False, True)}, "pair must be two different boxes"),
     ],
 )
-def test_questions_that_make_no_sense_are_refused(words: dict[str, Any], says: str) -> None:
-    _, _, found = case("evidence", {})
+def test_invalid_queries_are_refused(words: dict[str, Any], says: str) -> None:
+    _, _, result = case("evidence", {})
     with pytest.raises(PolyadicError, match=says):
-        found.query(**words)
+        result.query(**words)

@@ -32,18 +32,18 @@ from polyadic.ranking.search import RankingProblem, Terms, weights_of
 
 @CHECKS
 @given(st.data())
-def test_the_list_is_that_of_sorting_the_dense_tensor(data: st.DataObject) -> None:
+def test_the_ranking_equals_sorting_the_dense_tensor(data: st.DataObject) -> None:
     cp = data.draw(tensors_of_pairs())
     prior = data.draw(priors(cp))
     k, top = data.draw(CAPS), data.draw(TOPS)
     exponent = data.draw(st.sampled_from([1.0, 1.0, 0.25, 0.0]))
     pair = pair_weights(cp, data.draw(st.integers(0, 99)))
-    found = rank_relations(cp, prior, log_selected=pair, k=k, top=top, prior_exponent=exponent)
+    result = rank_relations(cp, prior, log_selected=pair, k=k, top=top, prior_exponent=exponent)
     scores = dense_scores(cp, prior, pair, exponent)
-    assert_same_list(rows(found), ranked(scores, k, top), scores)
-    parts = found.log_cp + found.log_prior + found.log_selected + found.log_boxes + found.log_repeat
-    torch.testing.assert_close(parts, found.log_score)
-    torch.testing.assert_close(found.log_cp, cp[found.pair].log_prob(found.triplet), rtol=1e-9, atol=1e-9)
+    assert_same_list(rows(result), ranked(scores, k, top), scores)
+    parts = result.log_cp + result.log_prior + result.log_selected + result.log_boxes + result.log_repeat
+    torch.testing.assert_close(parts, result.log_score)
+    torch.testing.assert_close(result.log_cp, cp[result.pair].log_prob(result.triplet), rtol=1e-9, atol=1e-9)
 
 
 # Bit for bit: both searches against sorting the same products in the same order, ties included.
@@ -90,7 +90,7 @@ def test_both_searches_equal_the_sorted_products_bit_for_bit_with_ties_by_index(
 
 @settings(CHECKS, max_examples=60)
 @given(st.data())
-def test_both_searches_keep_to_a_cap_of_each_pair_bit_for_bit(data: st.DataObject) -> None:
+def test_both_searches_respect_caps_per_pair_bit_for_bit(data: st.DataObject) -> None:
     cp = data.draw(tensors_of_pairs())
     weights = weights_of(data.draw(priors(cp)), 1.0, cp.device)
     terms = RankingProblem(cp, pair_weights(cp, data.draw(st.integers(0, 99))), weights).terms(logs=False)
@@ -116,12 +116,12 @@ def test_the_search_in_logs_equals_the_sorted_dense_tensor(data: st.DataObject) 
     pair = pair_weights(cp, data.draw(st.integers(0, 99)))
     terms = RankingProblem(cp, pair, weights_of(prior, 1.0, cp.device)).terms(logs=True)
     value, flat = tensors.search(terms, k or math.prod(terms.shape), top)
-    found = [
+    result = [
         (score, *(int(n) for n in np.unravel_index(x, terms.shape)))
         for score, x in zip(terms.log_score(value).tolist(), flat.tolist(), strict=True)
     ]
     scores = dense_scores(cp, prior, pair)
-    assert_same_list(found, ranked(scores, k, top), scores)
+    assert_same_list(result, ranked(scores, k, top), scores)
 
 
 @pytest.mark.parametrize("blocks", [1, 64])
@@ -142,20 +142,20 @@ def test_the_torch_search_in_small_blocks_gives_the_same(blocks: int, monkeypatc
 def test_all_equal_scores_come_in_index_order(k: int | None, with_prior: bool) -> None:
     cp = CPTensor(torch.zeros(6, 3, 4), torch.zeros(6, 3, 3), torch.zeros(6, 3, 5))
     prior = TripletPrior.from_triplets(torch.empty(0, 3).long(), (4, 3, 5)) if with_prior else None
-    found = [x[1:] for x in rows(rank_relations(cp, prior, k=k, top=100))]
+    result = [x[1:] for x in rows(rank_relations(cp, prior, k=k, top=100))]
     order = [tuple(x) for x in torch.cartesian_prod(*(torch.arange(n) for n in (4, 3, 5))).tolist()]
-    assert found == [(pair, *x) for pair in range(6) for x in order[:k]][:100]
+    assert result == [(pair, *x) for pair in range(6) for x in order[:k]][:100]
 
 
 def test_scores_beyond_float64_are_ranked_in_logs() -> None:
     """Three pairs with one probable triplet each: the fourth place is e^-3000 or so below, and still ranked."""
     generator = torch.Generator().manual_seed(0)
     cp = CPTensor(*(torch.randn(3, 2, n, generator=generator, dtype=torch.float64) * 1e4 for n in (4, 3, 5)))
-    found = rank_relations(cp, top=50)
+    result = rank_relations(cp, top=50)
     scores = dense_scores(cp)
-    assert float(found.log_score.min()) < -1500
-    assert bool(found.log_score.isfinite().all())
-    assert_same_list(rows(found), ranked(scores, None, 50), scores)
+    assert float(result.log_score.min()) < -1500
+    assert bool(result.log_score.isfinite().all())
+    assert_same_list(rows(result), ranked(scores, None, 50), scores)
 
 
 def test_scores_that_are_denormal_in_float64_keep_their_digits() -> None:
@@ -169,10 +169,10 @@ def test_scores_that_are_denormal_in_float64_keep_their_digits() -> None:
 def test_impossible_triplets_and_pairs_are_left_out() -> None:
     subject = torch.tensor([[[0.0, -math.inf]], [[0.0, 0.0]], [[0.0, 0.0]]])
     cp = CPTensor(subject, torch.zeros(3, 1, 2), torch.zeros(3, 1, 2))
-    found = rank_relations(cp, log_selected=torch.tensor([0.0, 0.0, -math.inf]), top=100)
-    assert [r.pair for r in found].count(0) == 4
-    assert [r.pair for r in found].count(1) == 8
-    assert len(found) == 12
+    result = rank_relations(cp, log_selected=torch.tensor([0.0, 0.0, -math.inf]), top=100)
+    assert [r.pair for r in result].count(0) == 4
+    assert [r.pair for r in result].count(1) == 8
+    assert len(result) == 12
     nothing = rank_relations(cp, log_selected=torch.full((3,), -math.inf))
     assert len(nothing) == 0
 
@@ -189,11 +189,11 @@ def test_exponents_weigh_each_part() -> None:
     cp = CPTensor(*(torch.randn(6, 2, n, generator=generator) for n in (4, 3, 5)))
     prior = TripletPrior.from_triplets(torch.tensor([[0, 0, 0]] * 9 + [[3, 2, 4]]), (4, 3, 5))
     selected, boxes = (-torch.rand(6, generator=generator).double() for _ in range(2))
-    found = rank_relations(cp, prior, selected, boxes, prior_exponent=0.5, selected_exponent=2, boxes_exponent=4)
+    result = rank_relations(cp, prior, selected, boxes, prior_exponent=0.5, selected_exponent=2, boxes_exponent=4)
     scores = dense_scores(cp, prior, 2 * selected + 4 * boxes, 0.5)
-    assert_same_list(rows(found), ranked(scores, None, 100), scores)
-    torch.testing.assert_close(found.log_boxes, 4 * boxes[found.pair])
-    torch.testing.assert_close(found.log_prior, 0.5 * prior.log_prob(found.triplet))
+    assert_same_list(rows(result), ranked(scores, None, 100), scores)
+    torch.testing.assert_close(result.log_boxes, 4 * boxes[result.pair])
+    torch.testing.assert_close(result.log_prior, 0.5 * prior.log_prob(result.triplet))
     ignored = rank_relations(cp, log_selected=torch.full((6,), -math.inf), selected_exponent=0)
     assert rows(ignored) == rows(rank_relations(cp))
 
@@ -204,20 +204,20 @@ def test_a_prior_can_be_used_again_with_another_exponent() -> None:
     seen = torch.stack([torch.randint(n, (40,), generator=generator) for n in (4, 3, 5)], -1)
     prior = TripletPrior.from_triplets(seen, (4, 3, 5), counts=torch.randint(1, 99, (40,), generator=generator))
     for exponent in (1.0, -1.0, 0.3, -0.2, 1.0):
-        found = rank_relations(cp, prior, prior_exponent=exponent, k=3)
+        result = rank_relations(cp, prior, prior_exponent=exponent, k=3)
         scores = dense_scores(cp, prior, exponent=exponent)
-        assert_same_list(rows(found), ranked(scores, 3, 100), scores)
+        assert_same_list(rows(result), ranked(scores, 3, 100), scores)
 
 
 def test_float32_and_half_factors_rank_as_their_exact_values_do() -> None:
     generator = torch.Generator().manual_seed(0)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         factors = [torch.randn(6, 2, n, generator=generator).to(dtype) for n in (4, 3, 5)]
-        found, exact = (
+        result, exact = (
             rank_relations(CPTensor(*factors)),
             rank_relations(CPTensor(*(x.double() for x in factors))),
         )
-        assert rows(found) == rows(exact)
+        assert rows(result) == rows(exact)
 
 
 # Fixed labels.
@@ -232,12 +232,12 @@ def test_with_labels_only_predicates_compete(data: st.DataObject) -> None:
     B, (S, _, O) = cp.batch_shape[0], cp.sizes
     labels = torch.tensor([[b % S, (2 * b + 1) % O] for b in range(B)])
     pair = pair_weights(cp, 0)
-    found = rank_relations(cp, prior, pair, k=k, top=top, labels=labels, k_unit="predicate")
+    result = rank_relations(cp, prior, pair, k=k, top=top, labels=labels, k_unit="predicate")
     scores = dense_scores(cp, prior, pair)
     allowed = torch.full_like(scores, -math.inf)
     for b, (s, o) in enumerate(labels.tolist()):
         allowed[b, s, :, o] = scores[b, s, :, o]
-    assert_same_list(rows(found), ranked(allowed, k, top), scores)
+    assert_same_list(rows(result), ranked(allowed, k, top), scores)
 
 
 def test_known_labels_rank_by_the_conditional_through_given() -> None:
@@ -245,10 +245,10 @@ def test_known_labels_rank_by_the_conditional_through_given() -> None:
     cp = CPTensor(*(torch.randn(6, 2, n, generator=generator).double() for n in (4, 3, 5)))
     labels = torch.tensor([[b % 4, b % 5] for b in range(6)])
     known = cp.given(subject=labels[:, 0], object=labels[:, 1])
-    found = rank_relations(known, labels=labels, k_unit="predicate")
+    result = rank_relations(known, labels=labels, k_unit="predicate")
     conditional = cp.log_conditional("predicate", subject=labels[:, 0], object=labels[:, 1])
-    torch.testing.assert_close(found.log_score, conditional[found.pair, found.triplet[:, 1]])
-    assert [x[1:] for x in rows(found)] == [x[1:] for x in rows(rank_relations(known))]
+    torch.testing.assert_close(result.log_score, conditional[result.pair, result.triplet[:, 1]])
+    assert [x[1:] for x in rows(result)] == [x[1:] for x in rows(rank_relations(known))]
 
 
 def test_a_vocabulary_whose_dense_tensor_cannot_exist_is_ranked() -> None:
@@ -257,9 +257,11 @@ def test_a_vocabulary_whose_dense_tensor_cannot_exist_is_ranked() -> None:
     cp = CPTensor(*(torch.randn(6, 5, n, generator=generator) * 2 for n in sizes))
     seen = torch.stack([torch.randint(n, (10_000,), generator=generator) for n in sizes], -1)
     for prior in (None, TripletPrior.from_triplets(seen, sizes)):
-        found = rank_relations(cp, prior, top=20)
+        result = rank_relations(cp, prior, top=20)
         problem = RankingProblem(cp, torch.zeros(6).double(), weights_of(prior, 1.0, cp.device))
         value, flat = tensors.search(problem.terms(logs=False), 20, 20)
-        assert found.log_score.tolist() == pytest.approx(problem.terms(logs=False).log_score(value).tolist(), abs=1e-12)
-        key = (found.triplet[:, 0] * 500 + found.triplet[:, 1]) * 5000 + found.triplet[:, 2]
-        assert (found.pair * math.prod(sizes) + key).tolist() == flat.tolist()
+        assert result.log_score.tolist() == pytest.approx(
+            problem.terms(logs=False).log_score(value).tolist(), abs=1e-12
+        )
+        key = (result.triplet[:, 0] * 500 + result.triplet[:, 1]) * 5000 + result.triplet[:, 2]
+        assert (result.pair * math.prod(sizes) + key).tolist() == flat.tolist()

@@ -71,6 +71,8 @@ def test_relations_survive_a_round_trip(seed: int, tmp_path_factory: pytest.Temp
     written = [random_relations(rng, f"a/{i} ü.jpg") for i in range(4)]
     path = write_relations(tmp_path_factory.mktemp("p") / "p.jsonl", written, NAMES)
     assert list(read_relations(path, NAMES)) == written
+    with pytest.raises(PolyadicError, match="exists"):
+        write_relations(path, written, NAMES)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".jsonl"])
@@ -128,7 +130,7 @@ def test_a_file_is_replaced_only_with_overwrite_and_appears_complete(tmp_path: P
     assert list(read_detections(write_detections(path, two, NAMES, overwrite=True), NAMES)) == two
 
 
-def test_the_header_holds_the_writers_notes(tmp_path: Path) -> None:
+def test_the_header_holds_vocabulary_and_notes(tmp_path: Path) -> None:
     path = write_detections(tmp_path / "d.safetensors", [], NAMES, run="runs/toy", split="test")
     with safe_open(path, "np") as file:
         texts = read_header(file.metadata())
@@ -148,30 +150,10 @@ def test_invalid_detections_are_not_written(tmp_path: Path, suffix: str) -> None
         write_detections(tmp_path / "none" / path.name, [], NAMES)
     with pytest.raises(PolyadicError, match="written as"):
         write_detections(tmp_path / "d.pkl", [], NAMES)
+    wide = Detections("a", np.zeros((1, 4)), np.array([0]), np.ones(1), distribution=np.ones((1, 3)) / 3)
+    with pytest.raises(PolyadicError, match="3 columns for 4 object classes"):
+        write_detections(tmp_path / "d.safetensors", [wide], NAMES)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_distribution_of_another_width_is_not_written(tmp_path: Path) -> None:
-    one = Detections("a", np.zeros((1, 4)), np.array([0]), np.ones(1), distribution=np.ones((1, 3)) / 3)
-    with pytest.raises(PolyadicError, match="a: distribution has 3 columns for 4 object classes"):
-        write_detections(tmp_path / "d.safetensors", [one], NAMES)
-
-
-def test_a_relations_file_is_replaced_only_with_overwrite_and_appears_complete(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    one = [random_relations(np.random.default_rng(0), "a")]
-    write_relations(path, one, NAMES)
-    with pytest.raises(PolyadicError, match="exists"):
-        write_relations(path, one, NAMES)
-
-    def fails() -> Iterator[Relations]:
-        yield one[0]
-        raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError):
-        write_relations(path, fails(), NAMES, overwrite=True)
-    assert [file.name for file in tmp_path.iterdir()] == ["p.jsonl"]
-    assert list(read_relations(path, NAMES)) == one
 
 
 BOXES: dict[str, Any] = {
@@ -232,7 +214,7 @@ def test_detections_come_from_a_file_of_relations_if_its_boxes_have_labels(tmp_p
         list(read_detections(write(tmp_path / "p.jsonl", bare), NAMES))
 
 
-def test_a_photo_gets_the_name_that_its_dataset_uses(tmp_path: Path) -> None:
+def test_images_get_the_names_of_the_dataset(tmp_path: Path) -> None:
     record = {**RECORD, "image": "/data/test/7.jpg"}
     path = write(tmp_path / "p.jsonl", record)
     for images, name in (((), "/data/test/7.jpg"), (("7.jpg", "test/7.jpg"), "test/7.jpg"), (("7", "8"), "7")):
@@ -261,16 +243,11 @@ def test_scores_default_to_one_and_sizes_fill_in_what_the_file_lacks(tmp_path: P
 
 
 BAD_DETECTIONS: dict[str, tuple[Any, str]] = {
-    "list": ([1], "Expected `object`, got `array`"),
     "missing": ({"image": "a", "boxes": []}, "no labels"),
     "unknown key": ({**BOXES, "label": []}, "unknown field `label`"),
-    "image": ({**BOXES, "image": 7}, r"Expected `str`, got `int` - at `\$\.image`"),
     "label": ({**BOXES, "labels": ["person", 3]}, r"at `\$\.labels\[1\]`"),
-    "fewer labels": ({**BOXES, "labels": ["person"]}, r"got boxes \[2, 4\], labels \[1\], scores \[2\]"),
     "score": ({**BOXES, "scores": [1, 1.5]}, r"score 1 must lie in \[0, 1\], got 1\.5"),
-    "text": ({**BOXES, "scores": ["0.5", 1]}, r"at `\$\.scores\[0\]`"),
     "inside out": ({**BOXES, "boxes": [[5, 0, 0, 5], [1, 1, 9, 9]]}, "box 0 must be finite"),
-    "three": ({**BOXES, "boxes": [[5, 0, 0]] * 2}, r"at `\$\.boxes\[0\]`"),
     "size": ({**BOXES, "size": [0, 5]}, r"at `\$\.size\[0\]`"),
     "no confidences": ({**COLUMNS, "confidences": None}, "relations without confidences"),
     "again": ({**BOXES, "image": "first.jpg"}, "image 'first.jpg' occurs twice"),
@@ -293,23 +270,15 @@ def test_bad_detections_are_named_with_file_and_record(tmp_path: Path, case: str
 
 BAD_RELATIONS: dict[str, tuple[Any, str]] = {
     "cut": (json.dumps(RECORD)[:40], "not complete JSON"),
-    "binary": ("\x00\x01\x02", "not complete JSON"),
     "page": ("<!DOCTYPE html>", "a web page or XML, not JSON"),
-    "deep": ("[" * 200000, "nested too deeply|not complete JSON|Expected `object`"),
     "missing key": ({key: COLUMNS[key] for key in COLUMNS if key != "scores"}, "expected relations, or pairs"),
     "unknown key": ({**RECORD, "score": 1}, "unknown field `score`"),
-    "huge": ({**COLUMNS, "scores": [10**400]}, "scores|not complete JSON"),
     "nan": ({**COLUMNS, "scores": [float("nan")]}, "score 0 must be a finite number"),
-    "short": ({**COLUMNS, "scores": []}, r"need one length, got \[1, 1, 0\]"),
     "pointer": ({**COLUMNS, "pairs": [[0, 2]]}, "pairs point to box 2, but there are 2 boxes"),
-    "half": ({**COLUMNS, "pairs": [[0, 0.5]]}, r"Expected `int`, got `float` - at `\$\.pairs\[0\]\[1\]`"),
     "class": ({**COLUMNS, "triplets": [["persom", "ride", "horse"]]}, "'persom'; did you mean 'person'"),
     "predicate": ({**RECORD, "relations": [{**RELATION, "predicate": "rides", "score": 1}]}, "did you mean 'ride'"),
-    "two names": ({**COLUMNS, "triplets": [["person", "ride"]]}, r"at `\$\.triplets\[0\]`"),
     "labels alone": ({**COLUMNS, "confidences": None}, "labels and confidences of the boxes come together"),
-    "label": ({**RECORD, "boxes": [{"box": [0, 0, 9, 9], "label": "hors", "score": 1}] * 2}, "did you mean 'horse'"),
     "confidence": ({**COLUMNS, "confidences": [2, 0]}, r"score 0 must lie in \[0, 1\]"),
-    "relation": ({**RECORD, "relations": [{"subject": 0}]}, r"at `\$\.relations\[0\]"),
 }
 
 
@@ -339,20 +308,13 @@ def spoil(change: Callable[[dict[str, Any], dict[str, str]], object]) -> Callabl
 
 BAD_TENSORS: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut": (lambda path: path.write_bytes(path.read_bytes()[:-9]), "is not a complete safetensors file"),
-    "foreign": (lambda path: path.write_text("hello"), "is not a complete safetensors file"),
-    "empty": (lambda path: path.write_bytes(b""), "is not a complete safetensors file"),
     "weights": (lambda path: save_file({"w": np.ones(3)}, path), "does not hold detections; its header says None"),
     "no labels": (spoil(lambda x, _: x.pop("labels")), "no column 'labels'"),
     "fewer": (spoil(lambda x, _: x.update(scores=x["scores"][:-1])), "columns of different lengths"),
     "offsets": (spoil(lambda x, _: x.update(offsets=x["offsets"][::-1].copy())), "columns of different lengths"),
-    "no offsets": (spoil(lambda x, _: x.update(offsets=x["offsets"][:0])), "columns of different lengths"),
-    "flags": (spoil(lambda x, _: x.update(told=1 - x["told"])), "columns of different lengths"),
     "label": (spoil(lambda x, _: x.update(labels=x["labels"] + 4)), "labels outside the 4 classes"),
     "score": (spoil(lambda x, _: x.update(scores=x["scores"] + 2)), r"score 0 must lie in \[0, 1\]"),
     "names": (spoil(lambda _, texts: texts.update(images="[")), "damaged header"),
-    "fewer names": (spoil(lambda _, texts: texts.update(images="[]")), "columns of different lengths"),
-    "sizes": (spoil(lambda _, texts: texts.update(sizes="[3, 4, 5]")), "damaged header"),
-    "vocabulary": (spoil(lambda _, texts: texts.pop("vocabulary")), "damaged header"),
 }
 
 

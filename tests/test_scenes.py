@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from polyadic.structures.detections import Detections
-from polyadic.structures.images import open_image
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -79,17 +78,12 @@ def test_the_digest_follows_the_content_of_a_picture(unchecked: None, tmp_path: 
 BAD: list[tuple[Any, str]] = [
     (lambda: scene(labels=[3]), "2 boxes need as many labels, got 1"),
     (lambda: scene(relations=[[0, 2, 2]]), "relations point to box 2, but there are 2 boxes"),
-    (lambda: scene(relations=[[-1, 2, 1]]), "relations point to box -1"),
     (lambda: scene(labels=[0.5, 1]), "labels must be numbers [n], got float64"),
     (lambda: scene(boxes=[[1, 2, 3]]), "boxes must be [n, 4], got [1, 3]"),
-    (lambda: scene(boxes=[[1, 2, 3, 4], [1]]), "boxes must be numbers"),
-    (lambda: scene(boxes="abcd"), "boxes must be numbers [n, 4]"),
     (lambda: scene(size=(0.0, 5.0)), "the frame must have a width and a height"),
     (lambda: Detections("a", np.array(BOXES), np.array([0, 1]), np.array([0.5, 1.5])), "score 1 must lie in [0, 1]"),
-    (lambda: Detections("a", np.array(BOXES), np.array([0, 1]), np.array([0.5, np.nan])), "score 1 must lie in [0, 1]"),
     (lambda: Detections("a", np.array(BOXES), np.array([0]), np.array([0.5, 1])), "need one length, got [2, 1, 2]"),
     (lambda: Relations("a", BOXES, [[0, 1]], [[0, 0, 1]], [np.nan]), "score 0 must be a finite number, got nan"),  # type: ignore[arg-type]
-    (lambda: Relations("a", BOXES, [[0, 2]], [[0, 0, 1]], [1.0]), "pairs point to box 2"),  # type: ignore[arg-type]
     (lambda: Relations("a", [[5, 0, 0, 5]], [], [], []), "box 0 must be finite [x1, y1, x2, y2]"),  # type: ignore[arg-type]
     (lambda: Dataset("d", "s", Vocabulary(("x",), ("y",)), (scene(), scene()), Path()), "image 'a' occurs twice"),
 ]
@@ -105,23 +99,9 @@ def test_impossible_values_are_refused_in_one_line(case: int) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_picture_opens_by_content_and_what_is_none_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.jpg"
-    Image.new("L", (4, 3)).save(path, format="PNG")
-    assert (open_image(path).mode, open_image(path).size) == ("RGB", (4, 3))
-    path.write_text("no picture")
-    with pytest.raises(PolyadicError, match=r"x\.jpg is not a picture that can be read"):
-        open_image(path)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
-    with pytest.raises(PolyadicError, match=r"x\.jpg is not a picture that can be read"):
-        open_image(path)
-    with pytest.raises(PolyadicError, match="no image"):
-        open_image(tmp_path / "none.jpg")
-
-
 def test_a_dataset_is_a_sequence_of_scenes_and_counts_its_triplets(unchecked: None) -> None:
     dataset = Dataset("d", "train", Vocabulary(tuple("wxyz"), tuple("pqr")), (scene(),), Path())
-    assert (len(dataset), dataset[0].name, [each.name for each in dataset]) == (1, "a", ["a"])
+    assert (len(dataset), dataset[0].name, [item.name for item in dataset]) == (1, "a", ["a"])
     assert dataset.triplets().tolist() == [[3, 2, 1], [1, 0, 1]]
     assert "1 scenes, 2 relations" in repr(dataset)
-    assert dataset.keep(lambda each: False).triplets().shape == (0, 3)
+    assert dataset.keep(lambda item: False).triplets().shape == (0, 3)

@@ -307,9 +307,9 @@ def test_an_image_that_does_not_decode_is_named(tmp_path: Path, workers: int, gi
     config = on_disk(tmp_path / "data").change(workers=workers, **{"cache.gigabytes": gigabytes})
     bad = tmp_path / "data" / "images" / "train_000004.png"
     bad.write_bytes(bad.read_bytes()[:200])
-    refused(r"^\S*train_000004.png is not a picture that can be read", config, tmp_path / "run")
+    refused(r"^\S*train_000004.png is not a readable image", config, tmp_path / "run")
     bad.write_bytes(b"")
-    refused(r"^\S*train_000004.png is not a picture that can be read", config, tmp_path / "run", resume=True)
+    refused(r"^\S*train_000004.png is not a readable image", config, tmp_path / "run", resume=True)
 
 
 def test_missing_pictures_are_refused_or_left_out_and_the_prior_counts_them_all(tmp_path: Path) -> None:

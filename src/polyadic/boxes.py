@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def box_iou(a: Float[Tensor, "*#N 4"], b: Float[Tensor, "*#N 4"], offset: float = 0.0) -> Float[Tensor, "*#N"]:
-    """Intersection over union, element by element (broadcasting); 0 where both boxes are empty.
+    """Compute intersection over union, element by element (broadcasting); 0 where both boxes are empty.
 
     `offset` = 1 counts pixels inclusively, the "+1" of the older evaluators.
 
@@ -25,14 +25,14 @@ def box_iou(a: Float[Tensor, "*#N 4"], b: Float[Tensor, "*#N 4"], offset: float 
 
 
 def ordered_pairs(n: int, device: torch.device | str | None = None) -> Int[Tensor, "B 2"]:
-    """All (subject, object) of two different boxes, B = n(n-1)."""
+    """List all (subject, object) of two different boxes, B = n(n-1)."""
     index = torch.arange(n, device=device)
     both = torch.cartesian_prod(index, index).view(-1, 2)
     return both[both[:, 0] != both[:, 1]]
 
 
 def union_boxes(a: Float[Tensor, "*N 4"], b: Float[Tensor, "*N 4"]) -> Float[Tensor, "*N 4"]:
-    """The smallest box around both."""
+    """Compute the smallest box around both."""
     return torch.cat([torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:])], -1)
 
 
@@ -55,7 +55,7 @@ PLACE = 7
 
 
 def box_place(boxes: Float[Tensor, "N 4"], frame: Float[Tensor, "N 2"]) -> Float[Tensor, "N 7"]:
-    """Size and place of a box in its image (ours), of the order of 1: log width, height and aspect; centre, ends."""
+    """Describe size and place of a box in its image (ours), about 1: log width, height and aspect; centre, ends."""
     size = _extent(boxes)
     share = (size / frame).log()
     centre = (boxes[:, :2] + boxes[:, 2:]) / 2 / frame
@@ -69,7 +69,7 @@ GEOMETRY = 24
 def pair_geometry(
     subject: Float[Tensor, "B 4"], object: Float[Tensor, "B 4"], frame: Float[Tensor, "B 2"]
 ) -> Float[Tensor, "B 24"]:
-    """Geometry of a pair (ours), independent of the image's scale, of the order of 1.
+    """Describe the geometry of a pair (ours), independent of the image's scale, of the order of 1.
 
     Both boxes in the frame of their union (8), log ratios of width and height (2), the offset in units of either box
     (4), overlap as a share of each and of the union (3), log areas and the union's share of the image (3), centres in
@@ -145,7 +145,7 @@ def _larger(rows: Float[Tensor, "M N"]) -> Float[Tensor, "M N"]:
 
 
 def _extent(boxes: Tensor) -> Tensor:
-    """Width and height, at least one pixel."""
+    """Compute width and height, at least one pixel."""
     return (boxes[:, 2:] - boxes[:, :2]).clamp_min(1)
 
 

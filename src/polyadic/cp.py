@@ -81,7 +81,7 @@ class CPTensor:
             self._check_values()
 
     def _check_values(self) -> None:
-        """One pass and one synchronisation."""
+        """Check values in one pass and one synchronisation."""
         with torch.no_grad():
             peaks = torch.stack([x.amax(-1) for x in self.factors])  # [3, *B, R]; amax passes NaN on
             good = (peaks < torch.inf).all(0).all(-1) & (peaks > -torch.inf).all(0).any(-1)  # [*B]
@@ -125,7 +125,7 @@ class CPTensor:
         return f"CPTensor(pairs={list(self.batch_shape)}, rank={self.rank}, sizes={self.sizes}, {self.subject.dtype})"
 
     def __getitem__(self, index: int | slice | Tensor) -> CPTensor:
-        """Pairs along the first batch axis, or by a mask over batch axes."""
+        """Select pairs along the first batch axis, or by a mask over batch axes."""
         if not self.batch_shape:
             raise PolyadicError("CPTensor: a single pair has no batch axis to index")
         too_deep = isinstance(index, Tensor) and index.dtype == torch.bool and index.ndim > len(self.batch_shape)
@@ -135,20 +135,20 @@ class CPTensor:
         return CPTensor(*(x[index] for x in self.factors))
 
     def to(self, *args: Any, **kwargs: Any) -> CPTensor:
-        """As `Tensor.to`: a device, a dtype or both."""
+        """Convert as `Tensor.to` does: a device, a dtype or both."""
         return CPTensor(*(x.to(*args, **kwargs) for x in self.factors))
 
     def detach(self) -> CPTensor:
         return CPTensor(*(x.detach() for x in self.factors))
 
     def log_z(self) -> Float[Tensor, "*B"]:
-        """Log of the partition function Z, the sum pushed inside: O(R(S+P+O))."""
+        """Compute the log of the partition function Z, the sum pushed inside: O(R(S+P+O))."""
         peaks = _peaks(self.factors)
         shift = torch.stack(_shifts(peaks)).sum(0)[..., 0, 0]
         return _log_components(self.factors, peaks).logsumexp(-1) + shift
 
     def log_prob(self, triplet: Integer[Tensor, "*T 3"]) -> Float[Tensor, "*T"]:
-        """Log y of one triplet per pair [*B, 3], or of T triplets per pair [*B, T, 3], in O(R(S+P+O+T))."""
+        """Compute log y of one triplet per pair [*B, 3], or of T triplets per pair [*B, T, 3], in O(R(S+P+O+T))."""
         many = self._many(triplet)
         self._check_labels(many)
         peaks = _peaks(self.factors)
@@ -156,7 +156,7 @@ class CPTensor:
         return (joint - _log_components(self.factors, peaks).logsumexp(-1)[..., None]).reshape(triplet.shape[:-1])
 
     def nll(self, target: Integer[Tensor, "*T 3"], weight: Float[Tensor, "*T"] | None = None) -> Float[Tensor, "*B"]:
-        """The paper's loss per pair, L = -Σ t log y, with the supplement's closed-form gradient.
+        """Compute the paper's loss per pair, L = -Σ t log y, with the supplement's closed-form gradient.
 
         `target` is one triplet per pair [*B, 3], or several [*B, T, 3] where rows of (-1, -1, -1) are padding. Several
         weigh the same and sum to 1 unless `weight`, [*B] or [*B, T], gives t itself. Padding alone has loss 0.
@@ -181,7 +181,7 @@ class CPTensor:
         return loss
 
     def mixture(self) -> Mixture:
-        """Weights P(r) and normalised factors P(X_a | r), all in logs."""
+        """Compute weights P(r) and normalised factors P(X_a | r), all in logs."""
         peaks = _peaks(self.factors)
         weight = _log_components(self.factors, peaks).log_softmax(-1)
         empty = (weight == -torch.inf)[..., None]
@@ -192,7 +192,7 @@ class CPTensor:
         return Mixture(weight, *parts)
 
     def log_marginal(self, *variables: Variable) -> Float[Tensor, "*X"]:
-        """Log of the marginal of one variable, [*B, X], or of two in the order asked for, [*B, X, Y].
+        """Compute the log of the marginal of one variable, [*B, X], or of two in the order asked for, [*B, X, Y].
 
         >>> cp = CPTensor(torch.zeros(5, 3), torch.zeros(5, 4), torch.zeros(5, 6))
         >>> cp.log_marginal("object", "predicate").shape
@@ -202,7 +202,7 @@ class CPTensor:
         return _mix(mixture.log_weight, [getattr(mixture, name) for name in _known(variables, most=2)])
 
     def log_conditional(self, *variables: Variable, **given: int | Tensor) -> Float[Tensor, "*X"]:
-        """Log of P(variables | given), for example `log_conditional("predicate", subject=i, object=k)`, [*B, P].
+        """Compute log P(variables | given), for example `log_conditional("predicate", subject=i, object=k)`, [*B, P].
 
         A given label is one number for all pairs or a tensor [*B].
         """
@@ -220,7 +220,7 @@ class CPTensor:
         return _mix(log_weight - evidence[..., None], [getattr(mixture, name) for name in asked])
 
     def given(self, **labels: int | Tensor) -> CPTensor:
-        """The distribution once some labels are known: all mass on them, renormalised, and again a CP tensor."""
+        """Condition on some labels: all mass on them, renormalised, and again a CP tensor."""
         factors = dict(zip(VARIABLES, self.factors, strict=True))
         for name, label in self._labels(labels).items():
             x = factors[name]
@@ -231,7 +231,7 @@ class CPTensor:
         return CPTensor(factors["subject"], factors["predicate"], factors["object"])
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Int[Tensor, "*B n 3"]:
-        """`n` triplets per pair: a component by its weight, then each variable by its factor. O(n · B · (S+P+O))."""
+        """Sample `n` triplets per pair: a component by weight, then each variable by factor. O(n · B · (S+P+O))."""
         if not isinstance(n, int) or n < 1:
             raise PolyadicError(f"CPTensor.sample: n must be a whole number from 1 up, got {n!r}")
         if self.subject.numel() == 0:
@@ -248,7 +248,7 @@ class CPTensor:
         return torch.stack(drawn, -1).reshape(*self.batch_shape, n, 3)
 
     def product(self, other: CPTensor) -> CPTensor:
-        """The normalised elementwise product, exact: a CP tensor of rank R·R'. Batch shapes broadcast."""
+        """Compute the normalised elementwise product, exactly: a CP tensor of rank R·R'. Batch shapes broadcast."""
         if self.sizes != other.sizes:
             raise PolyadicError(f"CPTensor.product: class counts must agree, got {self.sizes} and {other.sizes}")
         try:
@@ -263,7 +263,7 @@ class CPTensor:
 
     @classmethod
     def mean(cls, tensors: Sequence[CPTensor]) -> CPTensor:
-        """The mean of several distributions over the same triplets, exact: a CP tensor with the components of all."""
+        """Average several distributions over the same triplets, exactly: a CP tensor with the components of all."""
         if not tensors or any((x.sizes, x.batch_shape) != (tensors[0].sizes, tensors[0].batch_shape) for x in tensors):
             raise PolyadicError(
                 "CPTensor.mean: expected tensors of one size and batch shape, "
@@ -273,7 +273,7 @@ class CPTensor:
         return cls(subject, *(torch.cat([x.factors[at] for x in tensors], -2) for at in (1, 2)))
 
     def dense(self) -> Float[Tensor, "*B S P O"]:
-        """The probability tensor y itself: for oracles and small vocabularies only."""
+        """Form the probability tensor y itself: for oracles and small vocabularies only."""
         weight, s, p, o = (x.exp() for x in self.mixture())
         s = (s * weight[..., None])[..., :, None, None]  # [*B, R, S, 1, 1]
         p, o = p[..., None, :, None], o[..., None, None, :]

@@ -1,4 +1,4 @@
-"""ψ_u: how often each triplet occurs, image aside (paper: Formulation, "constructed from the training set").
+"""ψ_u: how often each triplet occurs in any image (paper: Formulation, "constructed from the training set").
 
 Counts of the seen triplets plus one smoothing constant for all, divided by the sum. About 1% of the tensor is ever
 seen, so it is kept as a sorted list of flat indices and one number for the rest; it is never dense.
@@ -101,7 +101,7 @@ class TripletPrior:
         smoothing: float = 1.0,
         counts: Float[Tensor, " T"] | Int[Tensor, " T"] | None = None,
     ) -> TripletPrior:
-        """From the annotated triplets of the training set, each worth 1 or its entry of `counts`; O(T log T)."""
+        """Count the annotated triplets of the training set, each worth 1 or its entry of `counts`; O(T log T)."""
         vocabulary = sizes if isinstance(sizes, Vocabulary) else None
         shape = sizes.sizes if isinstance(sizes, Vocabulary) else sizes
         _check_sizes(shape)
@@ -149,7 +149,7 @@ class TripletPrior:
         return math.log(self.smoothing) - self.log_total if self.smoothing else -math.inf
 
     def log_prob(self, triplet: Int[Tensor, "*T 3"]) -> Float[Tensor, "*T"]:
-        """Log ψ_u of any triplets, by bisection: O(log M) each."""
+        """Compute log ψ_u of any triplets, by bisection: O(log M) each."""
         flat = _flatten(triplet, self.sizes).to(self.keys.device)
         if not len(self.keys):
             return torch.full(flat.shape, self.log_rest, dtype=torch.float64, device=self.keys.device)
@@ -157,7 +157,7 @@ class TripletPrior:
         return torch.where(self.keys[place] == flat, self.log_seen[place], self.log_rest)
 
     def log_normaliser(self, cp: CPTensor) -> Float[Tensor, "*B"]:
-        """Log Σ ψ_c ψ_u per pair, exact: ψ_c sums to 1, so only the seen triplets need visiting. O(B · R · M).
+        """Compute log Σ ψ_c ψ_u per pair, exactly: ψ_c sums to 1, so only seen triplets are visited. O(B · R · M).
 
         The paper ranks by the unnormalised product; subtract this for P(s, p, o | B, I) as a distribution.
         """

@@ -239,7 +239,7 @@ def from_coco_results(
 
 
 def coco_images(records: Any, categories: Any, reader: LabelReader, images: Any = None) -> Iterator[Detections]:
-    """The images of COCO results, in the order of the list of images, else of the results."""
+    """Convert COCO results image by image, in the order of the list of images, else of the results."""
     if isinstance(records, Mapping):  # a whole COCO file has all three
         categories = records if categories is None else categories
         images = records if images is None else images
@@ -263,7 +263,7 @@ def coco_images(records: Any, categories: Any, reader: LabelReader, images: Any 
 
 
 def _category_names(source: Any) -> Mapping[int, str]:
-    """Names by id, of a COCO file's content, its list of categories, or such a mapping itself."""
+    """Get class names by id, from a COCO file's content, its list of categories, or such a mapping itself."""
     listed = source.get("categories", source) if isinstance(source, Mapping) else source
     if isinstance(listed, Mapping):
         return {int(key): str(name) for key, name in listed.items()}
@@ -271,7 +271,7 @@ def _category_names(source: Any) -> Mapping[int, str]:
 
 
 def _frames(source: Any) -> dict[Any, CocoImage] | None:
-    """Images by id, if there is a list of them."""
+    """Get the images by id, if there is a list of them."""
     listed = source.get("images") if isinstance(source, Mapping) else source
     if not isinstance(listed, list | tuple) or (listed and "file_name" not in listed[0]):
         return None

@@ -81,11 +81,11 @@ class ImageRecord(msgspec.Struct, forbid_unknown_fields=True):
     given: dict[str, str] | None = None  # by `polyadic predict`: the names asked for
 
     def corners(self) -> list[_Corners]:
-        """The boxes as numbers."""
+        """Return the boxes as numbers."""
         return [box.box if isinstance(box, BoxRecord) else box for box in self.boxes]
 
     def box_labels(self) -> tuple[list[str | None], list[float] | None] | None:
-        """The detector's labels and scores of the boxes; None where it gave no labels."""
+        """Return the detector's labels and scores of the boxes; None where it gave no labels."""
         if self.labels is not None:
             is_relations = self.pairs is not None or self.triplets is not None
             return self.labels, self.confidences if is_relations else self.scores
@@ -142,7 +142,7 @@ def read_detections(
     seen = set()
     for image in _read_images(path, reader, categories):
         if image.image in seen:
-            raise PolyadicError(f"{path.name}: image {image.image!r} occurs twice; each needs one record")
+            raise PolyadicError(f"{path.name}: image {image.image!r} occurs twice; an image has one record")
         seen.add(image.image)
         yield image if image.size or not sizes else replace(image, size=sizes.get(image.image))
     warn_dropped(path.name, reader.dropped, unknown)
@@ -213,7 +213,7 @@ def _read_lines(path: Path, vocabulary: Vocabulary, images: frozenset[str]) -> I
 
 
 def _records(path: Path) -> Iterator[tuple[int, ImageRecord]]:
-    """The lines of a file, numbered from 1."""
+    """Read the lines of a file, numbered from 1."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -315,7 +315,7 @@ def _checked(detections: Iterable[Detections], vocabulary: Vocabulary) -> Iterat
     seen = set()
     for image in detections:
         if image.image in seen:
-            raise PolyadicError(f"detections: image {image.image!r} occurs twice; each needs one record")
+            raise PolyadicError(f"detections: image {image.image!r} occurs twice; an image has one record")
         seen.add(image.image)
         if (image.labels >= len(vocabulary.objects)).any():
             wrong = int(image.labels.max())

@@ -63,7 +63,7 @@ class Backbone(nn.Module):
         self.train(mode)
 
     def train(self, mode: bool = True) -> Backbone:
-        """Batch statistics are frozen with the weights."""
+        """Set the mode; batch statistics are frozen with the weights."""
         return super().train(mode and self.learning)
 
     @property
@@ -73,7 +73,7 @@ class Backbone(nn.Module):
     def forward(
         self, image: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
     ) -> Float[Tensor, "K D"]:
-        """Features of boxes given in a frame of size (width, height) that the image fills."""
+        """Pool features of boxes given in a frame of size (width, height) that the image fills."""
         return self.pool(self.feature_maps(image[None]), boxes.to(self.device), frame)
 
     def feature_maps(self, images: UInt8[Tensor, "I 3 H W"]) -> list[Tensor]:
@@ -98,7 +98,7 @@ class Backbone(nn.Module):
     def cut(
         self, image: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
     ) -> Float[Tensor, "K C"]:
-        """Ours: pass each box as an image of its own, larger than RoIAlign sees it; the mean of each feature map."""
+        """Pass each box as an image of its own, larger than in RoIAlign (ours); return the mean of each feature map."""
         from torchvision.ops import roi_align
 
         side = self.pixels.crops
@@ -117,7 +117,7 @@ class Backbone(nn.Module):
         return torch.cat(features) if features else torch.zeros(0, self.crop_width, device=self.device)
 
     def fingerprint(self) -> str:
-        """SHA-256 of everything that the features depend on, except image and boxes."""
+        """Return the SHA-256 of everything that the features depend on, except image and boxes."""
         shape = (
             VERSION,
             self.pixels.backbone,
@@ -135,7 +135,7 @@ class Backbone(nn.Module):
 
 
 def images_per_pass(device: torch.device, pixels: float) -> int:
-    """How many images of so many pixels to pass together: on a CPU large ones are faster one by one."""
+    """Return how many images of this many pixels to pass together: on a CPU large ones are faster one by one."""
     return max(1, int(_PIXELS / max(pixels, 1))) if device.type == "cpu" else 1 << 30
 
 
@@ -215,7 +215,7 @@ def _check_complete(name: str, indices: tuple[int, ...], path: Path) -> None:
 
 
 def _from_model(folder: Path, name: str, like: nn.Module) -> dict[str, Tensor]:
-    """The backbone of a saved model or of a run."""
+    """Read the backbone of a saved model or of a run."""
     from safetensors import SafetensorError, safe_open
 
     places = folder / "model.safetensors", folder / "model" / "model.safetensors"
@@ -235,7 +235,7 @@ def _from_model(folder: Path, name: str, like: nn.Module) -> dict[str, Tensor]:
 
 
 def _indices(name: str, strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Indices of the feature maps with these strides: the last of each."""
+    """Find the indices of the feature maps with these strides: the last of each."""
     import timm
 
     try:

@@ -68,7 +68,7 @@ class GeometryPrior(nn.Module):
         self.weights.bias.copy_((counts / components / max(len(numbers), 1)).log()[owners])
 
     def forward(self, numbers: Float[Tensor, "B 39"]) -> CPTensor:
-        """λ of each pair, unnormalised: `log_z` is the log of the expected number of annotations over all classes."""
+        """Compute λ of each pair, unnormalised: `log_z` is the log of the expected number of annotations."""
         weight = self._weights(numbers)[..., None]
         B, P = len(weight), self.sizes[1]
         other = self.predicates[:, None] != torch.arange(P, device=weight.device)
@@ -82,7 +82,7 @@ class GeometryPrior(nn.Module):
         rows: Int[Tensor, " M"],
         predicates: Int[Tensor, " M"],
     ) -> Float[Tensor, ""]:
-        """Loss of pairs with known labels and their M annotations: a predicate, and the row of its pair.
+        """Compute the loss of pairs with known labels and their M annotations: a predicate, and the row of its pair.
 
         Counts are Poisson: Σ_pairs Σ_p λ - Σ_annotations log λ. A pair without annotations counts as well.
         """
@@ -114,7 +114,7 @@ class _Classes(nn.Module):
 
 
 def _assign_components(counts: list[float], components: int) -> list[int]:
-    """The predicate of each component: one for each, the others by falling count per component (d'Hondt)."""
+    """Assign a predicate to each component: one for each, the others by falling count per component (d'Hondt)."""
     owners = list(range(len(counts)))
     queue = [(-count / 2, predicate, 2) for predicate, count in enumerate(counts)]
     heapq.heapify(queue)
@@ -181,7 +181,7 @@ class LabelContext(nn.Module):
         pairs: Int[Tensor, "B 2"],
         labels: Float[Tensor, "N X"],
     ) -> tuple[Float[Tensor, "N X"], Float[Tensor, "N X"]]:
-        """Scores from the other boxes, and from the place. `labels` are probabilities, `pairs` all of an image."""
+        """Score labels by the other boxes, and by place. `labels` are probabilities, `pairs` all of an image."""
         to, other = pairs.unbind(-1)
         h = self.message(torch.cat([self.embedding(labels)[other], (numbers - self.mean) / self.scale], -1))
         zero = h.new_zeros(len(places), h.shape[1])
@@ -196,7 +196,7 @@ class LabelContext(nn.Module):
         pairs: Int[Tensor, "B 2"],
         labels: Int[Tensor, " N"],
     ) -> Float[Tensor, ""]:
-        """Loss of both classifiers, the mean over boxes."""
+        """Compute the loss of both classifiers, the mean over boxes."""
         seen = labels
         if self.training and self.noise:
             wrong = torch.rand(len(labels), device=labels.device) < self.noise

@@ -215,7 +215,7 @@ class PairInputs:
         return PairInputs(**moved)
 
     def take(self, rows: slice | Int[Tensor, " M"]) -> PairInputs:
-        """Some of the pairs, with all boxes."""
+        """Select some of the pairs, with all boxes."""
         columns = {name: getattr(self, name) for name in ("pairs", "unions", "pair_evidence", "context")}
         chosen: dict[str, Any] = {name: x if x is None else x[rows] for name, x in columns.items()}
         return replace(self, **chosen)
@@ -273,7 +273,7 @@ class PairFeatures(nn.Module):
             self.crops.fit(regions[:, self.region :])
 
     def boxes(self, x: PairInputs) -> Float[Tensor, "N D"]:
-        """Features of the boxes alone, as subjects; union boxes need not be pooled."""
+        """Compute features of the boxes alone, as subjects; union boxes need not be pooled."""
         unions = None if x.regions is None else x.regions.new_zeros(0, self.region)
         subject: Tensor = self(replace(x.take(slice(0)), unions=unions))[0]
         return subject
@@ -308,7 +308,7 @@ LARGEST = torch.finfo(torch.float16).max
 
 
 def union_rows(pairs: Int[Tensor, "B 2"], n: int) -> Int[Tensor, " B"]:
-    """Index of a pair's union box among the n(n-1)/2 unordered pairs (0,1), (0,2), ..., (1,2), ..."""
+    """Return the index of a pair's union box among the n(n-1)/2 unordered pairs (0,1), (0,2), ..., (1,2), ..."""
     low, high = pairs.amin(1), pairs.amax(1)
     return low * n - low * (low + 1) // 2 + high - low - 1
 
@@ -321,7 +321,7 @@ def pool_regions(
     frame: tuple[float, float],
     precision: torch.dtype = torch.float32,
 ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "U E"]]:
-    """Features of the boxes and of the union boxes of all unordered pairs, in float16 as the cache keeps them."""
+    """Pool features of the boxes and of the union boxes of all unordered pairs, in float16 as the cache keeps them."""
     low, high = torch.triu_indices(len(boxes), len(boxes), 1)
     everything = torch.cat([boxes, union_boxes(boxes[low], boxes[high])])
     half = pool_boxes(backbone, feature_maps(backbone, image[None], precision), everything, frame, precision)
@@ -349,7 +349,7 @@ def add_crops(
 
 @torch.no_grad()
 def feature_maps(backbone: Backbone, images: UInt8[Tensor, "I 3 H W"], precision: torch.dtype) -> list[Tensor]:
-    """Feature maps of several images of one size."""
+    """Compute feature maps of several images of one size."""
     with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
         return backbone.feature_maps(images)
 

@@ -44,7 +44,7 @@ class Branch(nn.Module):
             nn.init.constant_(self.lift.bias, 2.0)  # ours: a detected label is worth e^2 before anything is learned
 
     def forward(self, x: Float[Tensor, "M D"], labels: Int[Tensor, "M A"] | None = None) -> Float[Tensor, "M R X"]:
-        """`labels` are the classes to raise, -1 for none."""
+        """Compute log-scores; `labels` are the classes to raise, -1 for none."""
         h = self.hidden(self.input(x))
         scores: Tensor = self.scores(h).view(len(h), self.rank, self.classes)
         if self.lift is not None and labels is not None:
@@ -130,16 +130,16 @@ class LabelHead(nn.Module):
         pairs: Int[Tensor, "B 2"],
         labels: Int[Tensor, "N A"] | None = None,
     ) -> CPTensor:
-        """As `TripletHead`, from the features of the boxes alone."""
+        """Compute ψ_c as `TripletHead` does, from the features of the boxes alone."""
         return self.pairs(self.labels(subject), pairs)
 
     def labels(self, boxes: Float[Tensor, "N D"]) -> Float[Tensor, "N X"]:
-        """Log P(label | box)."""
+        """Compute log P(label | box)."""
         scores: Tensor = self.label(boxes)[:, 0]
         return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
 
     def pairs(self, log_labels: Float[Tensor, "N X"], pairs: Int[Tensor, "B 2"]) -> CPTensor:
-        """ψ_c of pairs of boxes with these labels."""
+        """Build ψ_c of pairs of boxes with these labels."""
         s, o = pairs.unbind(-1)
         uniform = log_labels.new_zeros(len(pairs), 1, self.predicates)
         return CPTensor(log_labels[s][:, None], uniform, log_labels[o][:, None])
@@ -153,10 +153,10 @@ class SelectionHead(nn.Module):
         self.layers = nn.Sequential(nn.Linear(pair, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
 
     def forward(self, predicate: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
-        """Logit of P(X_sel)."""
+        """Compute the logit of P(X_sel)."""
         logit: Tensor = self.layers(predicate)[:, 0].float()
         return logit
 
     def log_selected(self, predicate: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
-        """Log P(X_sel)."""
+        """Compute log P(X_sel)."""
         return logsigmoid(self(predicate))

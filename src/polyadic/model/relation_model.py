@@ -134,14 +134,14 @@ class RelationModel(nn.Module):
                 module.training = mode
 
     def forward(self, inputs: PairInputs) -> CPTensor:
-        """ψ_c of each pair."""
+        """Compute ψ_c of each pair."""
         with self._autocast():
             subject, object, pair = self.features(inputs)
             cp: CPTensor = self.head(subject, object, pair, inputs.pairs, inputs.labels)
         return cp
 
     def selection_logit(self, inputs: PairInputs) -> Float[Tensor, " B"]:
-        """Logit of P(X_sel); gradients reach its own head alone."""
+        """Compute the logit of P(X_sel); gradients reach its own head alone."""
         with self._autocast():
             with torch.no_grad():
                 pair = self.features(inputs)[2]
@@ -149,8 +149,8 @@ class RelationModel(nn.Module):
         return logit
 
     def label_nll(self, inputs: PairInputs, labels: Int[Tensor, " N"]) -> Float[Tensor, ""]:
-        """Loss of a label head: the mean over boxes."""
-        assert isinstance(self.head, LabelHead), "asked of such a head"
+        """Compute the loss of a label head: the mean over boxes."""
+        assert isinstance(self.head, LabelHead), "needs a label head"
         with self._autocast():
             log_labels = self.head.labels(self.features.boxes(inputs))
         return nll_loss(log_labels, labels)
@@ -171,7 +171,7 @@ class RelationModel(nn.Module):
 
     @torch.no_grad()
     def score_block(self, inputs: PairInputs, confidences: Float[Tensor, " N"] | None = None) -> ScoredBlock:
-        """Everything that ranking needs, from one pass: of pairs of one image, or of several with their context."""
+        """Compute everything that ranking needs in one pass: for pairs of one image, or of several with context."""
         if inputs.context is None:
             inputs = self.add_context(inputs)
         selected = None
@@ -195,7 +195,7 @@ class RelationModel(nn.Module):
 
     @torch.no_grad()
     def score_many(self, images: Sequence[Any], detections: Sequence[Detections] | None = None) -> list[ScoredPairs]:
-        """`score` for several photos: small ones share passes through the network."""
+        """Score several photos: small ones share passes through the network."""
         photos = [None if image is None else open_photo(image) for image in images]
         with self.evaluation_mode():
             boxes = self._detect(photos) if detections is None else _checked(detections, len(photos))
@@ -242,7 +242,7 @@ class RelationModel(nn.Module):
         top: int = 20,
         terms: ScoreTerms = ALL,
     ) -> list[Relations]:
-        """`predict` for several photos at once, which is faster with small networks and on a GPU."""
+        """Predict for several photos at once, which is faster with small networks and on a GPU."""
         return [scored.rank(k, top, terms=terms, probability=True) for scored in self.score_many(images, detections)]
 
     @torch.no_grad()
@@ -274,7 +274,7 @@ class RelationModel(nn.Module):
     def _feature_maps(
         self, photos: Sequence[Photo | None], detections: Sequence[Detections]
     ) -> tuple[list[Tensor], dict[int, list[Tensor]]]:
-        """Photos as the backbone takes them, and their feature maps; those of one size pass together."""
+        """Prepare photos for the backbone and compute feature maps; photos of one size pass together."""
         pictures: list[Tensor] = []
         maps: dict[int, list[Tensor]] = {}
         if self.backbone is None:
@@ -282,7 +282,7 @@ class RelationModel(nn.Module):
         groups: dict[torch.Size, list[int]] = defaultdict(list)
         for at, (photo, given) in enumerate(zip(photos, detections, strict=True)):
             if photo is None:
-                raise PolyadicError(f"{given.image}: this model looks at pixels: give the image as well as its boxes")
+                raise PolyadicError(f"{given.image}: this model needs pixels: give the image as well as its boxes")
             pictures.append(prepare_picture(photo.image, self.config.pixels))
             groups[pictures[at].shape].append(at)
         for (_, height, width), members in groups.items():
@@ -296,7 +296,7 @@ class RelationModel(nn.Module):
         return pictures, maps
 
     def _usable(self, detections: Detections, photo: Photo | None) -> Detections:
-        """Boxes inside the photo, after non-maximum suppression, called after the photo."""
+        """Clip boxes to the photo, suppress overlapping ones, and name them after the photo."""
         frame, classes = _frame(photo, detections), len(self.vocabulary.objects)
         outside = detections.labels >= classes
         if outside.any():
@@ -353,7 +353,7 @@ class RelationModel(nn.Module):
 
 
 def _groups(scored: Sequence[ScoredPairs]) -> Iterator[list[int]]:
-    """Images with pairs, as many as fit into one block; larger ones are left out."""
+    """Group images with pairs, as many as fit into one block; larger ones are left out."""
     group: list[int] = []
     total = 0
     for at, pairs in enumerate(scored):
@@ -369,7 +369,7 @@ def _groups(scored: Sequence[ScoredPairs]) -> Iterator[list[int]]:
 
 
 def _frame(photo: Photo | None, detections: Detections) -> tuple[float, float]:
-    """The frame of the boxes that come out: the photo's, where there is one."""
+    """Return the frame of the predicted boxes: the photo's, if there is one."""
     if photo is not None:
         return photo.size
     if detections.size is None:

@@ -64,7 +64,7 @@ class ScoredBlock:
     geometry: CPTensor | None = None  # λ, not normalised
 
     def joint(self, terms: ScoreTerms = ALL) -> CPTensor:
-        """ψ_c, times the box-conditioned prior, as a distribution."""
+        """Multiply ψ_c by the box-conditioned prior, normalised."""
         return self._product if terms.geometry else self.cp
 
     @cached_property
@@ -72,7 +72,7 @@ class ScoredBlock:
         return self.cp if self.geometry is None else self.cp.product(self.geometry)
 
     def log_pair(self, terms: ScoreTerms, exponent: float) -> Float[Tensor, " B"] | None:
-        """Log P(X_sel) times its exponent, plus log Σ ψ_c λ, at most 0: the mass that `joint` has normalised away."""
+        """Sum log P(X_sel) times its exponent and log Σ ψ_c λ, at most 0: the mass that `joint` normalises away."""
         log = None
         if terms.selected and exponent and self.log_selected is not None:
             log = self.log_selected.cpu().double() * exponent  # on the CPU: MPS has no float64
@@ -87,7 +87,7 @@ class ScoredBlock:
         return replace(self, cp=self.cp.given(subject=labels[:, 0], object=labels[:, 1])) if len(labels) else self
 
     def take(self, rows: slice | Int[Tensor, " M"]) -> ScoredBlock:
-        """Some of the pairs."""
+        """Select some of the pairs."""
         rows = rows if isinstance(rows, slice) else rows.to(self.pairs.device)
         return ScoredBlock(
             self.pairs[rows],
@@ -117,7 +117,7 @@ class ScoredPairs:
         return self.inputs.pairs.cpu()
 
     def blocks(self) -> Iterator[ScoredBlock]:
-        """All pairs in order."""
+        """Score all pairs in order."""
         if self.kept is not None:
             yield from self.kept
             return
@@ -125,7 +125,7 @@ class ScoredPairs:
             yield self._compute(slice(start, start + BLOCK))
 
     def take(self, rows: Int[Tensor, " M"]) -> ScoredBlock:
-        """A few pairs, by number, in rising order."""
+        """Score a few pairs, by number, in rising order."""
         if self.kept is None:
             blocks = [self._compute(part) for part in rows.split(BLOCK)]
         else:
@@ -143,7 +143,7 @@ class ScoredPairs:
 
     @torch.no_grad()
     def inputs_of(self, rows: slice | Int[Tensor, " M"]) -> PairInputs:
-        """What the network sees of some pairs; the union box of a pair is pooled once for both directions."""
+        """Build the inputs of some pairs; the union box of a pair is pooled once for both directions."""
         whole, backbone = self.inputs, self.model.backbone
         rows = rows if isinstance(rows, slice) else rows.to(whole.pairs.device)
         chosen = whole.take(rows)
@@ -183,7 +183,7 @@ class ScoredPairs:
         top: int | None = None,
         terms: ScoreTerms = ALL,
     ) -> Relations:
-        """Ask the distribution for the rest, given some names: exact, and without the dense tensor.
+        """Query the distribution for the rest, given some names: exact, and without the dense tensor.
 
         `query(subject="person", object="horse")` is P(predicate | person, horse, pair), all of it, for the pair of
         boxes that is most likely a person and a horse, or for `pair` (subject box, object box).
@@ -198,7 +198,7 @@ class ScoredPairs:
         labels = {name: vocabulary.index(name, word) for name, word in given.items()}
         row = None if pair is None else self._row_of(pair)
         if row is None and {"subject", "object"} <= set(labels) and len(self):
-            row = self._likeliest(labels, terms)
+            row = self._most_likely(labels, terms)
         rest = math.prod(n for name, n in zip(VARIABLES, vocabulary.sizes, strict=True) if name not in labels)
         if top is None:
             top = rest if rest <= max(vocabulary.sizes) and row is not None else ANSWERS
@@ -213,7 +213,7 @@ class ScoredPairs:
         return replace(self._relations(best, (best.log_cp + best.log_prior - norm).exp()), given=given)
 
     def _prior(self, terms: ScoreTerms) -> tuple[TripletPrior | None, float]:
-        """ψ_u and its exponent, as far as they count."""
+        """Return ψ_u and its exponent, as far as they are used."""
         config = self.model.config
         exponent = config.ranking.prior if terms.prior_exponent is None else terms.prior_exponent
         used = terms.prior and exponent != 0
@@ -225,7 +225,7 @@ class ScoredPairs:
         return self.model.prior if used else None, exponent
 
     def _fixed(self, block: ScoredBlock, first: int, terms: ScoreTerms) -> tuple[ScoredBlock, Tensor | None]:
-        """The block from pair `first` on, given fixed labels, and these labels [B, 2]."""
+        """Condition the block from pair `first` on on fixed labels; also return these labels [B, 2]."""
         if terms.relabel and not terms.labels:
             return block, None
         labels = torch.from_numpy(self.detections.labels)[self.pairs[first : first + len(block.pairs)]]
@@ -290,7 +290,7 @@ class ScoredPairs:
         )
 
     def _probability(self, ranking: Ranking, terms: ScoreTerms) -> Float[Tensor, " N"]:
-        """P(triplet | its pair of boxes), ψ_c ψ_u over its sum."""
+        """Compute P(triplet | its pair of boxes), ψ_c ψ_u over its sum."""
         if not len(ranking):
             return torch.zeros(0, dtype=torch.float64)
         weights = weights_of(*self._prior(terms), _CPU)
@@ -299,7 +299,7 @@ class ScoredPairs:
         return (ranking.log_cp + ranking.log_prior - sums[place]).exp()
 
     def _pair_terms(self, block: ScoredBlock, terms: ScoreTerms) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """Weighted log P(X_sel) and log P(B_s, B_o | I), in float64 on the CPU; 0 where there is none."""
+        """Compute weighted log P(X_sel) and log P(B_s, B_o | I), in float64 on the CPU; 0 where there is none."""
         config, none = self.model.config.ranking, torch.zeros(len(block.pairs), dtype=torch.float64)
         selected = block.log_pair(terms, config.selected)
         boxes = none if block.log_boxes is None else block.log_boxes.cpu().double() * config.boxes
@@ -308,7 +308,7 @@ class ScoredPairs:
     def _best_given(
         self, block: ScoredBlock, labels: dict[str, int], top: int, terms: ScoreTerms
     ) -> tuple[Ranking, Float[Tensor, " N"]]:
-        """The block's best completions, and for each the log of Σ ψ_c ψ_u over all completions of its pair."""
+        """Find the block's best completions, and for each the log of Σ ψ_c ψ_u over all completions of its pair."""
         prior, exponent = self._prior(terms)
         known, evidence = _condition(block.joint(terms).to("cpu").to(torch.float64), labels)
         selected, boxes = self._pair_terms(block, terms)
@@ -337,8 +337,8 @@ class ScoredPairs:
         )
         return ranking, log_sum
 
-    def _likeliest(self, labels: dict[str, int], terms: ScoreTerms) -> int:
-        """The pair with the largest Σ f over all completions."""
+    def _most_likely(self, labels: dict[str, int], terms: ScoreTerms) -> int:
+        """Find the pair with the largest Σ f over all completions."""
         weights = weights_of(*self._prior(terms), _CPU)
         best, row, first = -math.inf, 0, 0
         for block in self.blocks():
@@ -377,13 +377,13 @@ def _join_factors(cps: list[CPTensor]) -> CPTensor:
 
 
 def _condition(cp: CPTensor, labels: dict[str, int]) -> tuple[CPTensor, Float[Tensor, " B"]]:
-    """The CP tensor given these labels, and log P(labels) per pair."""
+    """Condition the CP tensor on these labels; also return log P(labels) per pair."""
     known = cp.given(**labels)
     return known, known.log_z() - cp.log_z()
 
 
 def _log_sum(cp: CPTensor, labels: dict[str, int], weights: Weights) -> Float[Tensor, " B"]:
-    """Log Σ ψ_c ψ_u over the triplets with these labels; `cp` is conditioned on them."""
+    """Compute log Σ ψ_c ψ_u over the triplets with these labels; `cp` is conditioned on them."""
     B, (_, P, O) = cp.batch_shape[0], cp.sizes
     columns = {"subject": weights.keys // (P * O), "predicate": weights.keys // O % P, "object": weights.keys % O}
     fits = torch.ones(len(weights.keys), dtype=torch.bool)

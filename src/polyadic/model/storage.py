@@ -50,7 +50,7 @@ def save(model: RelationModel, folder: Path, about: Mapping[str, Any], half: boo
 
 
 def _halved(model: RelationModel) -> dict[str, Tensor]:
-    """Weights in float16: half the bytes; loading converts them back to float32."""
+    """Convert weights to float16: half the bytes; loading converts them back to float32."""
     weights: dict[str, Tensor] = model.state_dict()
     large = next((name for name, x in weights.items() if x.is_floating_point() and (x.abs() > LARGEST).any()), None)
     if large is not None:

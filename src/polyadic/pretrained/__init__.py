@@ -1,4 +1,4 @@
-"""What comes with the package: a model that needs no dataset and no training, and COCO's names as VRD's."""
+"""What comes with the package: a trained model, and a table from COCO's class names to VRD's."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ MODELS = {"vrd-boxes": "VRD, boxes and labels"}  # a folder each, beside this fi
 
 
 def model_folder(name: str = "vrd-boxes") -> Path:
-    """Where a model lies, as `RelationModel.save` wrote it."""
+    """Return the folder of a model, as `RelationModel.save` wrote it."""
     if name not in MODELS:
         raise PolyadicError(f"no model {name!r} comes with polyadic, only {', '.join(MODELS)}")
     return _place(name)
 
 
 def table_file() -> Path:
-    """Where the table of COCO's names lies: each with VRD's object, or without one, and why."""
+    """Return the path of the table from COCO's names to VRD's objects, with reasons for those without one."""
     return _place("coco_to_vrd.toml")
 
 
 def coco_to_vrd() -> Synonyms:
-    """COCO's class names, in COCO's spelling and in darknet's, to VRD's objects; those without an object are left out.
+    """Map COCO's class names, in the spelling of COCO and of darknet, to VRD's objects; leave out those without one.
 
     >>> coco_to_vrd()["dining table"], coco_to_vrd()["tvmonitor"], "zebra" in coco_to_vrd()
     ('table', 'monitor', False)
@@ -36,7 +36,7 @@ def coco_to_vrd() -> Synonyms:
 
 
 def synonyms(vocabulary: Vocabulary) -> Synonyms | None:
-    """`coco_to_vrd`, for a vocabulary that has all those objects; None for others, which it was not made for."""
+    """Return `coco_to_vrd` for a vocabulary that has all of its objects; None for others."""
     table = coco_to_vrd()
     return table if set(table.values()) <= set(vocabulary.objects) else None
 

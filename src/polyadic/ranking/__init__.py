@@ -85,7 +85,7 @@ class Ranking:
         return f"Ranking({len(self)}: {', '.join(first)}{', ...' if len(self) > 3 else ''})"
 
     def names(self) -> list[tuple[str, str, str]]:
-        """The triplets in words, best first."""
+        """Return the triplets in words, best first."""
         if self.vocabulary is None:
             raise PolyadicError("Ranking: class names are unknown; rank with rank_relations(..., vocabulary=...)")
         return [self.vocabulary.decode(triplet) for triplet in self.triplet.tolist()]
@@ -95,7 +95,7 @@ class Ranking:
     @overload
     def __getitem__(self, index: slice | Tensor) -> Ranking: ...
     def __getitem__(self, index: SupportsIndex | slice | Tensor) -> RankedTriplet | Ranking:
-        """One `RankedTriplet` by number, or the `Ranking` of a slice, an index tensor or a mask."""
+        """Return one `RankedTriplet` by number, or the `Ranking` of a slice, an index tensor or a mask."""
         if isinstance(index, slice) or (isinstance(index, Tensor) and index.ndim > 0):
             return self.map(lambda column: column[index])
         at = operator.index(index)
@@ -112,7 +112,7 @@ class Ranking:
 
 
 def merge_rankings(parts: Sequence[Ranking], sizes: tuple[int, int, int], top: int) -> Ranking:
-    """The best of several rankings of different pairs; equal scores by (pair, subject, predicate, object)."""
+    """Merge several rankings of different pairs; equal scores by (pair, subject, predicate, object)."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
@@ -128,7 +128,7 @@ def merge_rankings(parts: Sequence[Ranking], sizes: tuple[int, int, int], top: i
 
 
 def flat_index(ranking: Ranking, sizes: tuple[int, int, int]) -> Int[Tensor, " N"]:
-    """Index of each entry in the flattened [B, S, P, O] tensor."""
+    """Return the index of each entry in the flattened [B, S, P, O] tensor."""
     S, P, O = sizes
     s, p, o = ranking.triplet.unbind(-1)
     return ((ranking.pair * S + s) * P + p) * O + o
@@ -226,7 +226,7 @@ def rank_relations(
 
 
 def _log_cp(cp: CPTensor, pair: Tensor, triplet: Tensor) -> Tensor:
-    """[N]: log ψ_c of ranked entries, in float64, with Z of their pairs alone."""
+    """Compute log ψ_c [N] of ranked entries, in float64, with Z of their pairs alone."""
     pairs, place = pair.unique(return_inverse=True)
     log_z = cp[pairs].to(torch.float64).log_z()[place]
     parts = zip(cp.factors, triplet.unbind(-1), strict=True)
@@ -292,7 +292,7 @@ def _positive(number: SupportsIndex, name: str) -> int:
 
 
 def _caps(k: SupportsIndex | Tensor | None, pairs: int, most: int) -> Tensor:
-    """[B] on the CPU, at most `most`."""
+    """Check k and expand it to [B] on the CPU, at most `most`."""
     if not isinstance(k, Tensor) or k.ndim == 0:
         return torch.full((pairs,), most if k is None else min(_positive(k, "k"), most))
     if k.shape != (pairs,) or k.dtype not in (torch.int64, torch.int32) or bool((k < 1).any()):
@@ -304,7 +304,7 @@ def _caps(k: SupportsIndex | Tensor | None, pairs: int, most: int) -> Tensor:
 
 
 def _weighted(log_probability: Tensor | None, name: str, exponent: float, pairs: int) -> Tensor:
-    """[B] in float64 on the CPU: the log-probability of each pair times its exponent, 0 without one."""
+    """Multiply log-probabilities by their exponent, [B] in float64 on the CPU; 0 without any."""
     if log_probability is None:
         return torch.zeros(pairs, dtype=torch.float64)
     if require_tensor(log_probability, f"rank_relations: {name}").shape != (pairs,):
@@ -339,7 +339,7 @@ def _checked_labels(labels: Tensor, cp: CPTensor, device: torch.device) -> Tenso
 
 
 def _triplet_search(problem: RankingProblem, prior: SparsePrior | None, exponent: float) -> Search:
-    """All triplets compete: linear and fast, or in logs where float64 would underflow."""
+    """Search all triplets: linear and fast, or in logs where float64 would underflow."""
     B, triplets_per_pair = problem.cp.batch_shape[0], math.prod(problem.cp.sizes)
 
     on_cpu, device = problem.log_pair.is_cpu, problem.log_pair.device
@@ -371,14 +371,14 @@ def _triplet_search(problem: RankingProblem, prior: SparsePrior | None, exponent
 
 
 def _sorted(score: Tensor, flat: Tensor, top: int) -> tuple[Tensor, Tensor]:
-    """By falling score, then by index; the first `top`."""
+    """Sort by falling score, then by index; keep the first `top`."""
     flat, order = flat.sort()
     score, order = score[order].sort(descending=True, stable=True)
     return score[:top], flat[order[:top]]
 
 
 def _label_search(problem: RankingProblem, labels: Tensor) -> Search:
-    """Only predicates compete: B x P scores, few enough to sort."""
+    """Search predicates of fixed labels: B x P scores, few enough to sort."""
     cp, (S, P, O) = problem.cp, problem.cp.sizes
     B = len(labels)
     subject, object = labels[:, :1].expand(B, P), labels[:, 1:].expand(B, P)

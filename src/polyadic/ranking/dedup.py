@@ -1,4 +1,4 @@
-"""Optional: the same triplet again on nearly the same boxes counts for less. Ours, not the paper's.
+"""Penalise triplets that are repeated on nearly the same boxes: optional, ours, not the paper's.
 
 A detector fires twice on one object, and the image's answer fills with copies. Here the answer is built greedily:
 the best entry is taken, and each remaining entry of the same triplet whose subject box and object box both overlap
@@ -44,7 +44,7 @@ class Dedup:
 def deduplicate(
     search: Search, dedup: Dedup, triplets_per_pair: int, k: Int[Tensor, " B"], top: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-scores with the loss applied, flat indices and the loss, exactly as if every entry had been looked at.
+    """Return penalised log-scores, flat indices and penalties, exactly as if every entry had been considered.
 
     An entry of a pair is used up when it is taken, or loses when a pair on nearly the same boxes takes its triplet. So
     while a pair has room, fewer of its entries are used up than the caps of the pairs near it (itself included) add up
@@ -82,7 +82,7 @@ class _Near:
         self.over = self._over.tolist()
 
     def total(self, number: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-        """Of each pair, the sum over it and the pairs near it, in O(N³ + B)."""
+        """Sum numbers over each pair and the pairs near it, in O(N³ + B)."""
         over = self._over.double().fill_diagonal_(1)  # an empty box does not overlap itself
         at = tuple(self._box.T)
         per_boxes = torch.zeros_like(over).index_put_(at, number.double(), accumulate=True)  # [N, N]
@@ -92,7 +92,7 @@ class _Near:
 def _greedy(
     pool: list[tuple[float, int]], near: _Near, triplets_per_pair: int, *, k: list[int], top: int, complete: bool
 ) -> tuple[list[int], list[float]] | None:
-    """Places in the pool and losses of the greedy answer, or None if an entry outside the pool might belong to it."""
+    """Return places in the pool and penalties of the greedy answer, or None if an entry outside might belong to it."""
     raw, index = [score for score, _ in pool], [x for _, x in pool]
     pair = [x // triplets_per_pair for x in index]
     same: dict[int, list[int]] = {}  # triplet -> places in the pool

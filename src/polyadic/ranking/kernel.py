@@ -34,7 +34,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 @_compiled
 def _worse(value, index, than_value, than_index):  # type: ignore[no-untyped-def]
-    """The order of the answer: by value down, then by flat index (pair, subject, predicate, object) up."""
+    """Compare in the order of the answer: by value down, then by flat index (pair, subject, predicate, object) up."""
     return value < than_value or (value == than_value and index > than_index)
 
 
@@ -69,7 +69,7 @@ def _push(values, indices, size, capacity, value, index):  # type: ignore[no-unt
 
 @_compiled
 def subject_bounds(a):  # type: ignore[no-untyped-def]
-    """[B, S] bounds of all triplets of a pair and subject, and their largest [B]: one pass over the subject factors."""
+    """Bound all triplets of a pair and subject [B, S], and of a pair [B]: one pass over the subject factors."""
     B, R, S = a.shape
     bounds, best = np.empty((B, S)), np.empty(B)
     for pair in range(B):
@@ -83,7 +83,7 @@ def subject_bounds(a):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _class_bounds(gain, factor, bounds):  # type: ignore[no-untyped-def]
-    """Bounds of all triplets of a pair by predicate, or by object: Σ_r max(a_r) · factor_r."""
+    """Bound all triplets of a pair by predicate, or by object: Σ_r max(a_r) · factor_r."""
     for x in range(len(bounds)):
         bounds[x] = gain[0] * factor[0, x]
     for r in range(1, len(gain)):
@@ -93,7 +93,7 @@ def _class_bounds(gain, factor, bounds):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _floor(a, b, c, gain, rest, seen_weight, seen_triplet, heaviest, k, top):  # type: ignore[no-untyped-def]
-    """A value that at least `top` entries reach, at most `k` per pair: a first bar to prune by, or 0.
+    """Find a value that at least `top` entries reach, at most `k` per pair: a first bound to prune by, or 0.
 
     Considers, in every pair, the peak of the largest component and the triplets with the largest prior weights.
     """
@@ -138,7 +138,7 @@ def search(  # type: ignore[no-untyped-def]
     k,
     top,
 ):
-    """The best `top` entries, at most `k` [B] of each pair, `floor` or better: values and flat indices, in no order.
+    """Find the best `top` entries, at most `k` [B] of each pair, `floor` or better: values and flat indices, unordered.
 
     Of each pair, first the seen triplets, subject by subject, each by falling weight until no later one can count;
     then the rest, by row and cell.
@@ -256,7 +256,7 @@ def best_entries(
     k: int | Ints,
     top: int,
 ) -> tuple[Floats, Ints]:
-    """Values and flat indices, best first; `gain` is the peak of each row of `a`, `weight` goes with `keys`.
+    """Return values and flat indices, best first; `gain` is the peak of each row of `a`, `weight` goes with `keys`.
 
     `k` is one cap for all pairs, or one for each [B].
     """

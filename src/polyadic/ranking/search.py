@@ -1,4 +1,4 @@
-"""What the searches work on: the score of every entry as (Σ_r a·b·c)·u, in float64, never formed.
+"""The input of the searches: the score of every entry as (Σ_r a·b·c)·u, in float64, never formed.
 
 f_spo of pair B at triplet (i, j, k) is ψ_c · ψ_u^a · P(X_sel)^b · P(B_s, B_o | I)^c. The pair's part and 1/Z go
 into the subject factor, the rows of the other two are scaled to a peak of 1, and ψ_u to a largest weight of 1: so a
@@ -31,7 +31,7 @@ class Weights(NamedTuple):
     log_rest: float
 
     def at(self, flat: Tensor) -> Tensor:
-        """The weight of any flat triplets."""
+        """Return the weights of flat triplets."""
         if not len(self.keys):
             return torch.full(flat.shape, self.log_rest, dtype=torch.float64, device=flat.device)
         place = torch.searchsorted(self.keys, flat).clamp_max(len(self.keys) - 1)
@@ -43,7 +43,7 @@ class Weights(NamedTuple):
 
 
 def weights_of(prior: SparsePrior | None, exponent: float, device: torch.device) -> Weights:
-    """ψ_u^exponent; without a prior, or with exponent 0, one constant."""
+    """Compute ψ_u^exponent; without a prior, or with exponent 0, one constant."""
     if prior is None or exponent == 0:
         return Weights(torch.empty(0, dtype=torch.long, device=device), torch.empty(0, device=device).double(), 0.0)
     keys = prior.keys.to(device).contiguous()
@@ -59,7 +59,7 @@ class Workspace(threading.local):
         self._memory = np.empty(0)  # not a tensor: one made in inference mode could not be used outside
 
     def take(self, size: int) -> Tensor:
-        """Uninitialised float64 numbers on the CPU, valid until the next call."""
+        """Return uninitialised float64 numbers on the CPU, valid until the next call."""
         memory = self._memory
         if size > len(memory):
             memory = np.empty(size)
@@ -77,7 +77,7 @@ class RankingProblem:
     weights: Weights
 
     def terms(self, logs: bool, workspace: Workspace | None = None) -> Terms:
-        """The factors of the score, linear (fast, underflows) or in logs (never underflows).
+        """Compute the factors of the score, linear (fast, underflows) or in logs (never underflows).
 
         With a workspace, they live in its memory, until its next use.
         """
@@ -141,7 +141,7 @@ _SLACK = 1e-9
 
 
 def search(terms: Terms, k: int | Tensor, top: int) -> tuple[Tensor, Tensor]:
-    """Values and flat indices of the best `top` entries, at most `k` per pair (one for all, or [B]), best first."""
+    """Find the values and flat indices of the best `top`, at most `k` per pair (one for all, or [B]), best first."""
     return _Search(terms, k, top).run()
 
 
@@ -162,7 +162,7 @@ class _Search:
         self.row = self._grouped(terms.keys // (self.P * self.O))
 
     def _grouped(self, group: Tensor) -> Weights:
-        """The largest weight of each cell or row; the rest has at least the constant."""
+        """Find the largest weight of each cell or row; the rest has at least the constant."""
         keys, place = torch.unique_consecutive(group, return_inverse=True)
         best = torch.full(keys.shape, self.terms.rest, dtype=torch.float64, device=group.device)
         return Weights(keys, best.scatter_reduce(0, place, self.terms.seen, "amax"), self.terms.rest)
@@ -171,7 +171,7 @@ class _Search:
         return x + y if self.terms.logs else x * y
 
     def _total(self, x: Tensor) -> Tensor:
-        """Over r, the second axis: in order, as the compiled kernel does."""
+        """Sum over r, the second axis: in order, as the compiled kernel does."""
         if self.terms.logs:
             return x.logsumexp(1)
         total = x[:, 0].clone()
@@ -180,7 +180,7 @@ class _Search:
         return total
 
     def _open(self, bound: Tensor, first: Tensor, pair: Tensor) -> Tensor:
-        """Whether a block of entries, its bound and its first index given, may hold one that counts."""
+        """Test whether a block of entries, with this bound and first index, may hold one that counts."""
         low = self.low[pair]
         if self.terms.logs:
             return (bound > -math.inf) & (bound >= low - _SLACK * low.abs().clamp_min(1).nan_to_num(posinf=1))
@@ -256,7 +256,7 @@ class _Search:
 
 
 def _place_in_group(group: Tensor) -> Tensor:
-    """For each element, how many equal ones stand before it."""
+    """Count the equal elements before each element."""
     ordered, order = group.sort(stable=True)
     _, count = torch.unique_consecutive(ordered, return_counts=True)
     start = (count.cumsum(0) - count).repeat_interleave(count)

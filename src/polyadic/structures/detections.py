@@ -275,7 +275,7 @@ def check_frame(size: Any, where: str) -> Size:
 
 
 def apply(label_map: LabelMap, labels: Any, unknown: UnknownPolicy, image: str) -> MappedLabels:
-    """`LabelMap.apply` with the image's name in errors; `labels` may be a tensor, or floats."""
+    """Apply a label map with the image's name in errors; `labels` may be a tensor, or floats."""
     try:
         return label_map.apply(_integers(_array(labels, "labels"), image), unknown)
     except PolyadicError as error:
@@ -316,7 +316,7 @@ def _floats(value: Any, where: str) -> Float[np.ndarray, "*X"]:
 
 
 def _integers(array: np.ndarray, image: str) -> np.ndarray:
-    """Labels as whole numbers; some detectors give them as floats."""
+    """Convert labels to integers; some detectors give them as floats."""
     if array.size == 0:
         return np.zeros(0, np.int64)
     if array.dtype.kind not in "iuf" or array.ndim != 1 or (array.dtype.kind == "f" and not (array % 1 == 0).all()):

@@ -82,7 +82,7 @@ def open_photo(source: Any, name: str | None = None) -> Photo:
         upright = fromarray(_bytes(source))
     else:
         raise PolyadicError(
-            f"expected a picture: a path, a PIL image, an array [H, W, 3] or a tensor [3, H, W], "
+            f"expected an image: a path, a PIL image, an array [H, W, 3] or a tensor [3, H, W], "
             f"got {type(source).__name__}"
         )
     return Photo(name or UNNAMED, upright, (float(upright.width), float(upright.height)))
@@ -122,7 +122,7 @@ def _open_file(path: Path, name: str) -> Photo:
 
 
 def _orientation(image: Image) -> int:
-    """EXIF orientation; 1 where it is missing or damaged."""
+    """Read the EXIF orientation; 1 where it is missing or damaged."""
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # Pillow raises errors of many kinds on damaged EXIF
@@ -175,11 +175,11 @@ def _bytes(source: Any) -> np.ndarray:
         array = array[..., None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
         layout = "[3, H, W]" if tensor else "[H, W, 3]"
-        raise PolyadicError(f"expected a picture {layout}, got {'a tensor' if tensor else 'an array'} {shape}")
+        raise PolyadicError(f"expected an image {layout}, got {'a tensor' if tensor else 'an array'} {shape}")
     if array.dtype.kind == "f":
         if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
             raise PolyadicError(
-                f"a picture of floats must lie in 0 to 1, got {array.min():g} to {array.max():g}; "
+                f"an image of floats must lie in 0 to 1, got {array.min():g} to {array.max():g}; "
                 "give bytes, or undo the normalisation"
             )
         array = (array * 255).round()
@@ -188,7 +188,7 @@ def _bytes(source: Any) -> np.ndarray:
     elif array.dtype == np.uint16:
         array = array // 257
     elif array.dtype.kind not in "iu" or array.min() < 0 or array.max() > 255:
-        raise PolyadicError(f"a picture of whole numbers must lie in 0 to 255, got {array.dtype}")
+        raise PolyadicError(f"an image of integers must lie in 0 to 255, got {array.dtype}")
     array = array.astype(np.uint8)
     if array.shape[2] == 4:
         from PIL.Image import fromarray
@@ -232,12 +232,12 @@ def _readable(path: Path) -> Iterator[None]:
     except IsADirectoryError as error:
         raise PolyadicError(f"{path} is a folder, expected an image") from error
     except PermissionError as error:
-        raise PolyadicError(f"{path} may not be read (permission denied)") from error
+        raise PolyadicError(f"{path} cannot be read (permission denied)") from error
     except UnidentifiedImageError as error:
-        raise PolyadicError(f"{path} is not a picture that can be read (unknown format)") from error
+        raise PolyadicError(f"{path} is not a readable image (unknown format)") from error
     except Exception as error:  # decoders raise errors of many kinds on damaged files
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise PolyadicError(f"{path} is not a picture that can be read ({reason:.120})") from error
+        raise PolyadicError(f"{path} is not a readable image ({reason:.120})") from error
 
 
 def picture_size(path: Path) -> tuple[float, float] | None:

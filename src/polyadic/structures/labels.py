@@ -196,7 +196,7 @@ def warn_dropped(where: str, dropped: Counter[str], unknown: UnknownPolicy, stac
         counts = [f"{name or 'unnamed'} ({n:,})" for name, n in dropped.most_common()]
         number = f"{dropped.total():,} box{'es' * (dropped.total() > 1)}"
         warnings.warn(
-            f"{where}: dropped {number} of classes that the vocabulary lacks: {_first(counts, 8)}; "
+            f"{where}: dropped {number} of classes that are not in the vocabulary: {_first(counts, 8)}; "
             "give a mapping, or keep them as unknown",
             PolyadicWarning,
             stacklevel=stacklevel + 1,
@@ -235,7 +235,7 @@ def fold(name: str) -> str:
 
 
 def _forms(name: str) -> tuple[set[str], set[str], set[str]]:
-    """A name as it is, folded, and folded with all singulars that it may be the plural of."""
+    """Return a name unchanged, folded, and folded with all singulars that it may be the plural of."""
     plain = fold(name)
     forms = {plain, *(plain[: -len(many)] + one for many, one in _PLURALS if plain.endswith(many))}
     if plain.endswith("s") and len(plain) > 3:  # "bus" is no plural

@@ -109,7 +109,7 @@ class Relations:
     @overload
     def __getitem__(self, index: slice | np.ndarray) -> Relations: ...
     def __getitem__(self, index: int | slice | np.ndarray) -> Relation | Relations:
-        """One `Relation` by number, or the `Relations` of a slice, an index array or a mask."""
+        """Return one `Relation` by number, or the `Relations` of a slice, an index array or a mask."""
         if isinstance(index, slice) or (isinstance(index, np.ndarray) and index.ndim > 0):
             rows: dict[str, Any] = {name: x if x is None else x[index] for name, x in self._columns().items()}
             return replace(self, **rows)
@@ -136,12 +136,12 @@ class Relations:
         return Detections(self.image, self.boxes, self.labels, self.confidences, self.size)
 
     def names(self) -> list[tuple[str, str, str]]:
-        """The triplets in words."""
+        """Return the triplets in words."""
         words = self._words()
         return [words.decode(triplet) for triplet in self.triplets.tolist()]
 
     def above(self, score: float) -> Relations:
-        """Those of at least this score, as shown."""
+        """Select relations with at least this f_spo."""
         return self[self.f_spo >= score]
 
     def in_frame(self, size: tuple[float, float]) -> Relations:
@@ -176,7 +176,7 @@ class Relations:
         return {"image": self.image, **size, "boxes": boxes, "relations": relations, **given}
 
     def to_json(self, indent: int | None = None) -> str:
-        """`to_dict` as text."""
+        """Encode `to_dict` as text."""
         return json.dumps(self.to_dict(), ensure_ascii=False, indent=indent)
 
     def to_networkx(self) -> MultiDiGraph:
@@ -259,7 +259,7 @@ class Relations:
     def save_drawing(
         self, path: str | Path, image: Any, *, arrows: int = 5, width: int = 640, graph: bool = True
     ) -> None:
-        """`draw` into a file: .svg, with the photo inside, or .png, .jpg and so on."""
+        """Save what `draw` draws: .svg, with the photo inside, or .png, .jpg and so on."""
         from polyadic.draw import save_drawing
 
         save_drawing(self.drawing(image, arrows=arrows, width=width, graph=graph), Path(path))

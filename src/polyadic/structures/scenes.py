@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def scale_boxes(
     boxes: Float[np.ndarray, "N 4"], old: tuple[float, float], new: tuple[float, float]
 ) -> Float[np.ndarray, "N 4"]:
-    """From a frame of size `old` to one of size `new`."""
+    """Scale boxes from a frame of size `old` to one of size `new`."""
     factors: np.ndarray = np.asarray([*new, *new]) / np.asarray([*old, *old])
     scaled: np.ndarray = boxes * factors
     return scaled
@@ -116,7 +116,7 @@ class Scene:
         return boxes
 
     def boxes_in(self, width: float, height: float) -> Float[np.ndarray, "N 4"]:
-        """The boxes in a picture of another size than the annotated frame."""
+        """Scale the boxes to a picture of another size than the annotated frame."""
         return scale_boxes(self.boxes, self.frame, (width, height))
 
     @property
@@ -129,18 +129,18 @@ class Scene:
         return self.size
 
     def open(self) -> Image:
-        """The picture in RGB, whatever its format and its name say; of an animation the first frame."""
+        """Open the picture in RGB, whatever its format and suffix; of an animation the first frame."""
         return open_image(self.image) if self.source is None else self.source()
 
     def photo(self) -> Photo:
-        """The picture with the annotated frame as its size, whatever size it is stored at."""
+        """Open the picture with the annotated frame as its size, whatever size it is stored at."""
         return Photo(self.name, self.open(), self.frame)
 
     def has_picture(self) -> bool:
         return self.source is not None or self.image.exists()
 
     def digest(self) -> str:
-        """SHA-256 of the picture: of the file's bytes, or of the size and RGB pixels of one that is drawn."""
+        """Return the SHA-256 of the picture: of the file's bytes, or of size and RGB pixels if it is drawn."""
         return self._digest
 
     @cached_property
@@ -190,13 +190,13 @@ class Dataset(Sequence[Scene]):
         names = Counter(scene.name for scene in self.scenes)
         twice = next((name for name, n in names.items() if n > 1), None)
         if twice is not None:
-            raise PolyadicError(f"{self.name} {self.split}: image {twice!r} occurs twice; each needs one record")
+            raise PolyadicError(f"{self.name} {self.split}: image {twice!r} occurs twice; an image has one record")
 
     def __len__(self) -> int:
         return len(self.scenes)
 
     def __getitem__(self, index: Any) -> Any:
-        """One scene by number, or several by slice."""
+        """Return one scene by number, or several by slice."""
         return self.scenes[index]
 
     def __iter__(self) -> Iterator[Scene]:
@@ -207,14 +207,14 @@ class Dataset(Sequence[Scene]):
         return f"Dataset({self.name} {self.split}: {len(self):,} scenes, {relations:,} relations)"
 
     def keep(self, wanted: Callable[[Scene], bool], split: str | None = None) -> Dataset:
-        """The scenes for which `wanted` is true."""
+        """Select the scenes for which `wanted` is true."""
         return replace(self, scenes=tuple(filter(wanted, self.scenes)), split=split or self.split)
 
     @property
     def sizes(self) -> dict[str, tuple[float, float]]:
-        """The annotated frame of each scene that has one, by its name."""
+        """Return the annotated frame of each scene that has one, by its name."""
         return {scene.name: scene.size for scene in self.scenes if scene.size is not None}
 
     def triplets(self) -> Int[np.ndarray, "M 3"]:
-        """Classes of all relations, one row each, repeats included: what `TripletPrior` and zero-shot count."""
+        """Return the classes of all relations, one row each, repeats included: for `TripletPrior` and zero-shot."""
         return np.concatenate([np.zeros((0, 3), np.int64), *(scene.triplets for scene in self.scenes)])

@@ -1,4 +1,4 @@
-"""Class names behind the indices, and the one error. Imports nothing heavy, so every other module may import it."""
+"""Class names behind the indices, and the package's error. Imports nothing heavy: any module may import it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TypeVar
 
 
 class PolyadicError(ValueError):
-    """Input that cannot be used: the message says what was expected, what came, and the cure."""
+    """Invalid input: the message says what was expected, what was given, and the fix."""
 
 
 class PolyadicWarning(UserWarning):
-    """Data that is used as it is, but looks wrong."""
+    """Suspicious data that is used as it is."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Vocabulary:
         return len(self.objects), len(self.predicates), len(self.objects)
 
     def encode(self, triplet: Sequence[str]) -> tuple[int, int, int]:
-        """Indices of (subject, predicate, object) names."""
+        """Return the indices of (subject, predicate, object) names."""
         subject, predicate, object = _three(triplet)
         return (
             _index(self.objects, subject, "object"),
@@ -55,14 +55,14 @@ class Vocabulary:
         )
 
     def decode(self, triplet: Sequence[int]) -> tuple[str, str, str]:
-        """Names of (subject, predicate, object) indices."""
+        """Return the names of (subject, predicate, object) indices."""
         subject, predicate, object = _three(triplet)
         if not (min(triplet) >= 0 and max(subject, object) < len(self.objects) and predicate < len(self.predicates)):
             raise PolyadicError(f"Vocabulary: triplet {tuple(triplet)} is outside the sizes {self.sizes}")
         return self.objects[subject], self.predicates[predicate], self.objects[object]
 
     def index(self, variable: str, name: str) -> int:
-        """The index of a name as `subject`, `predicate` or `object`."""
+        """Return the index of a name as `subject`, `predicate` or `object`."""
         known, kind = (self.predicates, "predicate") if variable == "predicate" else (self.objects, "object")
         return _index(known, name, kind)
 
@@ -80,7 +80,7 @@ class Vocabulary:
             ) from error
 
     def difference(self, other: Vocabulary) -> str | None:
-        """The first place where two vocabularies disagree, in words; None when they are equal."""
+        """Describe the first difference between two vocabularies; None when they are equal."""
         for kind, mine, theirs in (
             ("object", self.objects, other.objects),
             ("predicate", self.predicates, other.predicates),

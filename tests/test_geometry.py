@@ -39,7 +39,7 @@ def rates(cp: CPTensor, at: int) -> Tensor:
     return torch.einsum("ri,rj,rk->ijk", *(x[at].detach().double().exp() for x in cp.factors))
 
 
-def test_it_gives_each_pair_a_cp_tensor_whose_components_have_one_predicate_each() -> None:
+def test_each_pair_gets_a_cp_tensor_with_one_predicate_per_component() -> None:
     prior = prior_of()
     cp = prior(some_geometry())
     assert (cp.batch_shape, cp.rank, cp.sizes) == ((6,), 7, SIZES)
@@ -66,7 +66,7 @@ def test_frequent_predicates_have_more_components() -> None:
     assert [float(started[prior.predicates == p].sum() * 400) for p in range(3)] == pytest.approx([20, 10, 2])
 
 
-def test_it_sees_geometry_as_standardised_by_what_it_was_fitted_to() -> None:
+def test_geometry_is_standardised_by_the_fitted_scale() -> None:
     geometry, predicates = some_geometry(40), torch.arange(40) % 3
     shift = torch.linspace(-50, 50, CONTEXT, dtype=torch.float64)
     plain, moved = prior_of(), prior_of()
@@ -79,13 +79,13 @@ def test_it_sees_geometry_as_standardised_by_what_it_was_fitted_to() -> None:
     torch.testing.assert_close(plain.scale[3], column.sub(column.mean()).square().mean().sqrt())
 
 
-def test_one_pair_or_equal_ones_can_be_fitted_to() -> None:
+def test_fitting_to_one_pair_or_equal_pairs_is_finite() -> None:
     prior = prior_of()
     prior.fit_scale(some_geometry(1), torch.tensor([2]))
     assert all((x < torch.inf).all() and not x.isnan().any() for x in prior(some_geometry(3)).factors)
 
 
-def test_the_loss_is_that_of_poisson_counts() -> None:
+def test_the_loss_is_the_poisson_likelihood() -> None:
     """A pair may have no annotation, one, or several, the same one twice included."""
     prior, geometry = prior_of(), some_geometry(5)
     labels = torch.tensor([[0, 1], [3, 4], [2, 0], [3, 4], [1, 1]])

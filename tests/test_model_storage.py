@@ -124,12 +124,6 @@ def test_missing_models_and_other_vocabularies_are_refused(tmp_path: Path) -> No
         )
 
 
-def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(PolyadicError, match="cannot write the model to"):
-        model_of("evidence").save(tmp_path / "file" / "model")
-
-
 def test_a_failed_save_keeps_the_previous_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("evidence")
     model.save(tmp_path)

@@ -314,7 +314,7 @@ def test_relations_are_named_after_their_photo(tmp_path: Path) -> None:
     assert model.predict(photo(), replace(given, image="b.jpg")).to_dict()["image"] == "b.jpg"
 
 
-def test_pictures_of_relations(tmp_path: Path) -> None:
+def test_relations_can_be_drawn_and_saved(tmp_path: Path) -> None:
     result = model_of("evidence").predict(None, detections(3))
     assert result.draw(photo()).width > 640
     for name in ("a.png", "a.svg", "a.jpg"):

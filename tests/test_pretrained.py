@@ -202,23 +202,6 @@ def test_a_user_mapping_replaces_the_table(command: Command, here: Path) -> None
     assert [box["label"] for box in json.loads(command(*words).out)["boxes"]] == ["laptop", "person"]
 
 
-def test_coco_results_are_mapped_with_a_partial_category_list(command: Command, here: Path) -> None:
-    listed = {"categories": [{"id": 72, "name": "tv"}, {"id": 18, "name": "dog"}]}
-    Path("categories.json").write_text(json.dumps(listed))
-    actual = [{"image_id": 1, "category_id": at, "bbox": [at, 5, 20, 30], "score": 0.5} for at in (72, 18)]
-    Path("results.json").write_text(json.dumps(actual))
-    result = command("predict", "desk.jpg", "--detections", "results.json", "--json", *FEW)
-    assert [box["label"] for box in json.loads(result.out)["boxes"]] == ["monitor", "dog"]
-
-
-def test_unknown_class_names_are_reported_with_the_fix(command: Command, here: Path) -> None:
-    Path("odd.json").write_text(json.dumps({**BOXES, "labels": ["gizmo", "gadget", "gizmo", "zebra"]}))
-    result = command("predict", "desk.jpg", "--detections", "odd.json")
-    assert "gizmo (2), gadget (1)" in result.err
-    assert "mapping" in result.err
-    assert "no relations" in result.out
-
-
 def test_resume_requires_the_same_model_and_table(
     command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

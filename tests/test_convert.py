@@ -86,8 +86,8 @@ def test_the_published_vrd_survives_the_round_trip(tmp_path: Path, unchecked: No
         assert json.loads((tmp_path / "back" / name).read_text()) == json.loads((old / name).read_text())
 
 
-@pytest.mark.parametrize("existing", ["train.json", "test.json"])
-def test_existing_files_are_never_overwritten(tmp_path: Path, existing: str) -> None:
+def test_existing_files_are_never_overwritten(tmp_path: Path) -> None:
+    existing = "test.json"
     old, new = write_vrd(tmp_path / "old"), tmp_path / "coco"
     new.mkdir()
     (new / existing).write_text("mine")
@@ -112,9 +112,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, error: BaseException, mo
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("a", "b"), [("vrd", "vg150"), ("coco", "coco"), ("coco", "vg150"), ("vg150", "vg200"), ("vrd", "vrd")]
-)
+@pytest.mark.parametrize(("a", "b"), [("vrd", "vg150"), ("coco", "coco"), ("vrd", "vrd")])
 def test_other_conversions_are_refused(tmp_path: Path, a: str, b: str) -> None:
     with pytest.raises(PolyadicError, match=f"got {a} to {b}"):
         convert(a, tmp_path, b, tmp_path)

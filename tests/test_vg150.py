@@ -96,65 +96,47 @@ def _named(scene: Scene, name: str) -> Scene:
 
 def test_a_box_outside_the_frame_is_kept_with_a_warning(tmp_path: Path) -> None:
     write_vg150(tmp_path, **changed("boxes_1024", 1, [1000, 760, 100, 20]))
-    train, report = read(tmp_path)
+    train, _ = read(tmp_path)
     assert train[0].boxes[1].tolist() == [950, 750, 1050, 770]
-    what = "xyxy [950.0, 750.0, 1050.0, 770.0] leaves the frame 1024 x 768; kept unchanged"
-    assert [str(problem) for problem in report.problems] == [f"VG-SGG.h5, image 10, box 1, boxes_1024: {what}"]
     with pytest.warns(PolyadicWarning, match="image 10, box 1"):
         load_dataset("vg150", tmp_path)
 
 
 def test_rows_of_no_image_are_reported(tmp_path: Path) -> None:
     _, report = read(write_vg150(tmp_path, **changed("img_to_last_box", 1, 3)))
-    assert [str(problem) for problem in report.warnings] == [
-        "VG-SGG.h5, img_to_first_box: 1 of 9 rows are in no image and are left out"
-    ]
+    assert "1 of 9 rows" in str(report.warnings[0])
 
 
+# file, record and field are named
 BAD: list[tuple[dict[str, Any], str]] = [
-    (changed("labels", 1, 4), "VG-SGG.h5, image 10, box 1, labels: expected a class from 1 to 3, got 4"),
-    (changed("labels", 1, 0), "image 10, box 1, labels: expected a class from 1 to 3, got 0"),
-    (changed("predicates", 1, 0), "image 10, relation 1, predicates: expected a class from 1 to 4, got 0"),
-    (changed("predicates", 1, 5), "image 10, relation 1, predicates: expected a class from 1 to 4, got 5"),
-    (
-        changed("relationships", 1, [1, 3]),
-        r"image 10, relation 1, relationships: must be boxes of this image \(0 to 2\), got \[1, 3\]",
-    ),
-    (changed("relationships", 1, [-1, 1]), r"image 10, relation 1, relationships: .*got \[-1, 1\]"),
+    (changed("labels", 1, 4), "VG-SGG.h5, image 10, box 1, labels: .*1 to 3, got 4"),
+    (changed("labels", 1, 0), "image 10, box 1, labels: .*got 0"),
+    (changed("predicates", 1, 5), "image 10, relation 1, predicates: .*1 to 4, got 5"),
+    (changed("relationships", 1, [1, 3]), r"image 10, relation 1, relationships: .*got \[1, 3\]"),
     (changed("boxes_1024", 1, [300, 300, -2, 33]), "image 10, box 1, boxes_1024: expected x1 <= x2"),
     (changed("img_to_last_box", 1, 9), r"image 11, img_to_first_box: .* got \[3, 9\]"),
-    (changed("img_to_last_rel", 0, -1), r"image 10, img_to_first_rel: .* got \[0, -1\]"),
     (changed("split", 1, 1), "VG-SGG.h5, record 1, split: expected 0 or 2, got 1"),
-    ({"labels": None}, "VG-SGG.h5: no array 'labels'; it has active_object_mask, boxes_1024"),
-    ({"split": None}, "VG-SGG.h5: no array 'split'"),
-    ({"labels": np.ones(9, np.int64)}, r"VG-SGG.h5: 'labels' must be whole numbers \[n, 1\], got int64 \[9\]"),
-    ({"boxes_1024": np.ones((9, 4))}, r"'boxes_1024' must be whole numbers \[n, 4\], got float64 \[9, 4\]"),
+    ({"labels": None}, "VG-SGG.h5: no array 'labels'"),
+    ({"labels": np.ones(9, np.int64)}, r"'labels' must be .*got int64 \[9\]"),
     ({"labels": np.ones((8, 1), np.int64)}, r"labels, boxes_1024 need one length, got \[8, 9\]"),
-    ({"records": [*image_data(), 1]}, r"image_data.json: 6 images \(without 4 corrupted ones\).*has 5"),
-    ({"records": image_data(False)[:-1]}, "image_data.json: 4 images .*has 5; are they of one version"),
+    ({"records": image_data(False)[:-1]}, "image_data.json: 4 images .*has 5"),
     ({"records": {}}, "image_data.json: expected a list of"),
     ({"records": [1, *image_data(False)[1:]]}, "image_data.json, record 0: expected .*got 1"),
     ({"records": [{"width": 3, "height": 4}, *image_data(False)[1:]]}, "record 0, image_id: .*got None"),
     ({"records": [{"image_id": 10, "width": 3}, *image_data(False)[1:]]}, "image 10, width, height: .* 3 and None"),
-    ({"records": [{"image_id": 10, "width": 0, "height": 4}, *image_data(False)[1:]]}, "image 10, width, height"),
-    (
-        {"records": [*image_data(False)[:1] * 2, *image_data(False)[2:]]},
-        "record 1, image_id: image 10 is already record 0",
-    ),
+    ({"records": [*image_data(False)[:1] * 2, *image_data(False)[2:]]}, "record 1, image_id: .*record 0"),
     ({"dicts": {"label_to_idx": OBJECTS}}, "VG-SGG-dicts.json, predicate_to_idx: .* got no such key"),
     ({"dicts": {"label_to_idx": {"a": 1, "b": 3}, "predicate_to_idx": PREDICATES}}, "label_to_idx, 'b': .* got 3"),
-    ({"dicts": {"label_to_idx": {"a": 1, "b": 1}, "predicate_to_idx": PREDICATES}}, "label_to_idx, 'a': .* got 1"),
     ({"dicts": {"label_to_idx": {"a": "1"}, "predicate_to_idx": PREDICATES}}, "label_to_idx, 'a': .* got '1'"),
-    ({"dicts": ["car"]}, "VG-SGG-dicts.json, label_to_idx: expected"),
 ]
 
 
-@pytest.mark.parametrize(("bad", "says"), BAD)
-def test_bad_records_are_one_line_with_file_and_record(tmp_path: Path, bad: dict[str, Any], says: str) -> None:
-    write_vg150(tmp_path, **bad)
-    with pytest.raises(PolyadicError, match=says) as caught:
-        load_dataset("vg150", tmp_path)
-    assert "\n" not in str(caught.value)
+def test_bad_records_are_refused_in_one_line_with_file_and_record(tmp_path: Path) -> None:
+    for number, (bad, message) in enumerate(BAD):
+        root = write_vg150(tmp_path / str(number), **bad)
+        with pytest.raises(PolyadicError, match=message) as caught:
+            load_dataset("vg150", root)
+        assert "\n" not in str(caught.value)
 
 
 def test_all_bad_records_are_reported_not_only_the_first(tmp_path: Path) -> None:
@@ -167,20 +149,16 @@ def test_all_bad_records_are_reported_not_only_the_first(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["VG-SGG.h5", "VG-SGG-dicts.json", "image_data.json"])
-@pytest.mark.parametrize(
-    ("harm", "says"),
-    [
-        (lambda path: path.unlink(), "no .*{name}. Get it with: polyadic data fetch vg150 --root"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "{name}(:| is) not complete"),
-        (lambda path: path.write_bytes(b"<html>"), "{name}(: a web page| is not complete)"),
-        (lambda path: (path.unlink(), path.mkdir()), "{name} is a folder"),
-    ],
-)
-def test_missing_cut_and_foreign_files_are_one_line(tmp_path: Path, name: str, harm: Any, says: str) -> None:
-    harm(write_vg150(tmp_path) / name)
-    with pytest.raises(PolyadicError, match=says.format(name=name)) as caught:
-        load_dataset("vg150", tmp_path)
-    assert "\n" not in str(caught.value)
+def test_missing_truncated_and_foreign_files_are_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    path = write_vg150(tmp_path) / name
+    truncated = path.read_bytes()[:-9]
+    path.unlink()
+    for content, message in ((None, "data fetch vg150"), (truncated, "not complete"), (b"<html>", name)):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(PolyadicError, match=message) as caught:
+            load_dataset("vg150", tmp_path)
+        assert "\n" not in str(caught.value)
 
 
 def test_the_published_names_are_150_and_50(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 from shared_data import real_vrd
@@ -62,15 +61,12 @@ def test_a_gif_or_png_that_the_annotations_call_jpg_opens(tmp_path: Path, stored
     root = write_vrd(tmp_path)
     folder = root / "sg_dataset" / "sg_train_images"
     (folder / "a.jpg").unlink()
-    frames = [Image.new("P", (40, 20), colour) for colour in (3, 7)]
-    frames[0].save(
-        folder / stored, format="PNG" if stored == "a.png" else "GIF", **({"append_images": frames[1:]} if 0 else {})
-    )
+    Image.new("P", (40, 20), 3).save(folder / stored, format="PNG" if stored == "a.png" else "GIF")
     picture = load_dataset("vrd", root, "train")[0].open()
     assert (picture.mode, picture.size) == ("RGB", (40, 20))
 
 
-def test_validation_and_fit_part_the_training_split_the_same_way_every_time(tmp_path: Path) -> None:
+def test_fit_and_validation_split_the_training_scenes_deterministically(tmp_path: Path) -> None:
     many = {f"{i}.jpg": TRAIN["a.jpg"] for i in range(40)}
     root = write_vrd(tmp_path / "a", train=many, pictures=False)
     parts = {split: [scene.name for scene in load_dataset("vrd", root, split)] for split in SPLITS}
@@ -81,7 +77,7 @@ def test_validation_and_fit_part_the_training_split_the_same_way_every_time(tmp_
     assert {scene.name for scene in load_dataset("vrd", turned, "validation")} == set(parts["validation"])
 
 
-def test_going_on_without_missing_pictures_takes_an_explicit_word(tmp_path: Path) -> None:
+def test_missing_pictures_are_skipped_only_on_request(tmp_path: Path) -> None:
     root = write_vrd(tmp_path)
     (root / "sg_dataset" / "sg_train_images" / "b.jpg").unlink()
     assert len(load_dataset("vrd", root, "train")) == 3
@@ -103,81 +99,37 @@ def break_relation(change: Callable[[dict[str, Any]], object]) -> Callable[[Path
     return apply
 
 
-BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "cut": (break_file("annotations_train.json", '{"a.jpg": [{"pred'), r"annotations_train\.json: not complete JSON"),
-    "foreign": (break_file("annotations_train.json", "\x89HDF\r\n"), r"annotations_train\.json: not complete JSON"),
-    "list": (
-        break_file("annotations_train.json", "[]"),
-        r"annotations_train\.json: expected {image name: \[relations\]}",
-    ),
-    "names": (break_file("objects.json", '{"person": 0}'), r"objects\.json: expected a list of class names"),
-    "missing": (
-        lambda root: (root / "predicates.json").unlink(),
-        r"no .*predicates\.json\. Get it with: polyadic data fetch vrd",
-    ),
-    "size": (
-        break_file("train_image_metadata.json", '{"a.jpg": {"width": 3}}'),
-        r"metadata\.json, a\.jpg, width, height: .*got 3 and None",
-    ),
-    "key": (
-        break_relation(lambda r: r.pop("predicate")),
-        r"train\.json, b\.jpg, relation 1, predicate: .*got None",
-    ),
-    "role": (
-        break_relation(lambda r: r.pop("subject")),
-        r"train\.json, b\.jpg, relation 1, subject: expected {category, bbox",
-    ),
-    "category": (
-        break_relation(lambda r: r["object"].pop("category")),
-        r"b\.jpg, relation 1, object: expected {category, bbox",
-    ),
-    "class": (
-        break_relation(lambda r: r["object"].update(category=3)),
-        r"relation 1, object\.category: expected a class from 0 to 2, got 3",
-    ),
-    "text": (
-        break_relation(lambda r: r.update(predicate="ride")),
-        r"relation 1, predicate: expected a class from 0 to 1, got 'ride'",
-    ),
-    "inside out": (
-        break_relation(lambda r: r["subject"].update(bbox=[60, 10, 20, 50])),
-        r"subject\.bbox: expected x1 <= x2",
-    ),
-    "three": (
-        break_relation(lambda r: r["subject"].update(bbox=[1, 2, 3])),
-        r"relation 1, subject: expected {category, bbox",
-    ),
-    "nan": (
-        break_relation(lambda r: r["subject"].update(bbox=[1, 2, 3, float("nan")])),
-        r"a box is four finite numbers",
-    ),
-    "words": (break_relation(lambda r: r["subject"].update(bbox="abcd")), r"a box is four finite numbers"),
-    "number": (
-        break_file("annotations_train.json", '{"a.jpg": 5}'),
-        r"train\.json, a\.jpg: expected a list of relations, got 5",
-    ),
-    "not a relation": (
-        break_file("annotations_train.json", '{"a.jpg": [7]}'),
-        r"a\.jpg, relation 0, subject: expected",
-    ),
-}
+# file, record and field are named
+BAD: list[tuple[Callable[[Path], object], str]] = [
+    (break_file("annotations_train.json", '{"a.jpg": [{"pred'), r"annotations_train\.json: not complete JSON"),
+    (break_file("annotations_train.json", "[]"), r"annotations_train\.json: expected"),
+    (break_file("annotations_train.json", '{"a.jpg": 5}'), r"train\.json, a\.jpg: .*got 5"),
+    (break_file("annotations_train.json", '{"a.jpg": [7]}'), r"a\.jpg, relation 0, subject: expected"),
+    (break_file("objects.json", '{"person": 0}'), r"objects\.json: expected a list"),
+    (lambda root: (root / "predicates.json").unlink(), "polyadic data fetch vrd"),
+    (break_file("train_image_metadata.json", '{"a.jpg": {"width": 3}}'), r"metadata\.json, a\.jpg, width, height"),
+    (break_relation(lambda r: r.pop("predicate")), r"train\.json, b\.jpg, relation 1, predicate: .*got None"),
+    (break_relation(lambda r: r.pop("subject")), r"b\.jpg, relation 1, subject: expected"),
+    (break_relation(lambda r: r["object"].pop("category")), r"b\.jpg, relation 1, object: expected"),
+    (break_relation(lambda r: r["object"].update(category=3)), r"object\.category: .*0 to 2, got 3"),
+    (break_relation(lambda r: r.update(predicate="ride")), r"relation 1, predicate: .*got 'ride'"),
+    (break_relation(lambda r: r["subject"].update(bbox=[60, 10, 20, 50])), r"subject\.bbox: expected x1 <= x2"),
+    (break_relation(lambda r: r["subject"].update(bbox=[1, 2, 3, float("nan")])), "four finite numbers"),
+]
 
 
-@pytest.mark.parametrize("case", sorted(BAD))
-def test_bad_files_are_refused_in_one_line_that_names_the_record(tmp_path: Path, case: str) -> None:
-    spoil, message = BAD[case]
-    root = write_vrd(tmp_path)
-    spoil(root)
-    with pytest.raises(PolyadicError, match=message) as error:
-        load_dataset("vrd", root, "train")
-    assert "\n" not in str(error.value)
+def test_bad_files_are_refused_in_one_line_that_names_the_record(tmp_path: Path) -> None:
+    for number, (spoil, message) in enumerate(BAD):
+        root = write_vrd(tmp_path / str(number))
+        spoil(root)
+        with pytest.raises(PolyadicError, match=message) as error:
+            load_dataset("vrd", root, "train")
+        assert "\n" not in str(error.value)
 
 
-def test_a_box_outside_the_frame_is_kept_exactly_and_told(tmp_path: Path) -> None:
+def test_a_box_outside_the_frame_is_kept_with_a_warning(tmp_path: Path) -> None:
     root = write_vrd(tmp_path, test={"x.jpg": [relation(RIDER, 0, (1, [40, 190, 5, 80]))]})
-    with pytest.warns(
-        PolyadicWarning, match=r"annotations_test\.json, x\.jpg, relation 0, object\.bbox: .*leaves the frame"
-    ):
+    with pytest.warns(PolyadicWarning, match=r"x\.jpg, relation 0, object\.bbox: .*leaves the frame"):
         scene = load_dataset("vrd", root, "test")[0]
     assert scene.boxes[1].tolist() == [5, 40, 80, 190]
 
@@ -185,9 +137,9 @@ def test_a_box_outside_the_frame_is_kept_exactly_and_told(tmp_path: Path) -> Non
 def test_unknown_datasets_splits_and_roots_are_refused(tmp_path: Path) -> None:
     root = write_vrd(tmp_path)
     for arguments, message in (
-        (("vrt", root, "train"), "no dataset is called 'vrt'; known: vrd, vg150, vg200, coco"),
-        (("vrd", root, "val"), "no split is called 'val'; known: train, fit, validation, test"),
-        (("vrd", root / "no", "train"), "Give the folder that holds the dataset as root"),
+        (("vrt", root, "train"), "vrt"),
+        (("vrd", root, "val"), "'val'"),
+        (("vrd", root / "no", "train"), "as root"),
     ):
         with pytest.raises(PolyadicError, match=message):
             load_dataset(*arguments)
@@ -210,7 +162,7 @@ def test_the_published_statistics_of_vrd(real: dict[str, Any]) -> None:
     assert zero_shot(real["train"], real["test"])["zero-shot truths"] == 1169
 
 
-def test_the_validation_split_of_vrd_never_moves(real: dict[str, Any]) -> None:
+def test_the_validation_split_of_vrd_never_changes(real: dict[str, Any]) -> None:
     names = [scene.name for scene in real["validation"]]
     assert (len(names), len(real["fit"])) == (400, 3600)
     assert not set(names) & {scene.name for scene in real["test"]}
@@ -223,8 +175,3 @@ def test_every_real_test_picture_opens_and_the_gif_is_among_them(real: dict[str,
     assert scene.open().mode == "RGB"
     assert scene.size is not None
     assert all(scene.image.exists() for scene in real["test"])
-
-
-def test_the_real_boxes_lie_in_their_frames_but_for_one_image(real: dict[str, Any]) -> None:
-    outside = [s.name for s in real["train"] if len(s.boxes) and (s.boxes[:, 2:] > np.array(s.frame) + 1).any()]
-    assert outside == ["9210906893_4102aa74c8_b.jpg"]

@@ -47,38 +47,40 @@ def values(result: Comparison, what: str, protocol: Protocol) -> list[float]:
     return [row.recall for name, row in result.rows if name == what and row.protocol == protocol]
 
 
-def test_the_count_table_beside_is_that_of_the_same_boxes(data: tuple[Dataset, Dataset]) -> None:
+def test_the_count_table_row_uses_the_same_boxes(data: tuple[Dataset, Dataset]) -> None:
     train, test = data
     protocols = [LU.change(k=1), LU.change(k=2), LU.change(task="phrase", subset="zero-shot")]
     result = compare(test, true_predictions(test, labelled=True), protocols, train)
     table = CountTable.fit(train, train.vocabulary)
-    found = [
+    tabled = [
         table.predict(Detections(scene.name, scene.boxes, scene.labels, np.full(len(scene.boxes), 0.5)))
         for scene in test
     ]
-    expected = evaluate(test, found, protocols, 2, seen=train.triplets())
+    expected = evaluate(test, tabled, protocols, 2, seen=train.triplets())
     for protocol in protocols:
         assert values(result, COUNT_TABLE, protocol) == [row.recall for row in expected if row.protocol == protocol]
     assert values(result, PREDICTIONS, LU.change(k=2)) == [100, 100]
-    assert [row.protocol for _, row in result.rows] == [each for each in protocols for _ in range(4)]  # two N, two rows
+    assert [row.protocol for _, row in result.rows] == [
+        protocol for protocol in protocols for _ in range(4)
+    ]  # two N, two rows
     # one truth of four relates a box to itself, which no pair of two boxes can hit
     # and of the two unseen ones, one
-    assert {(what, each.task): value for what, each, value in result.ceilings} == {
+    assert {(what, protocol.task): value for what, protocol, value in result.ceilings} == {
         (KEPT, "relationship"): 75,
         (RELABELLED, "relationship"): 75,
         (KEPT, "phrase"): 50,
         (RELABELLED, "phrase"): 50,
     }
-    assert result.notes == ("the predictions have at most 1 per pair of boxes: a larger k changes nothing",)
+    assert "a larger k changes nothing" in result.notes[0]
 
 
-def test_without_labels_there_is_a_ceiling_for_relabelled_boxes_alone_and_a_note(data: tuple[Dataset, Dataset]) -> None:
+def test_without_labels_only_the_ceiling_of_relabelled_boxes_is_known(data: tuple[Dataset, Dataset]) -> None:
     train, test = data
     result = compare(test, true_predictions(test, labelled=False), [LU], train)
     assert {what for what, _ in result.rows} == {PREDICTIONS}
     assert [what for what, _, _ in result.ceilings] == [RELABELLED]
     assert "needs the boxes' labels and confidences" in result.notes[-1]
-    labelled = {each.image: each.detections for each in true_predictions(test, labelled=True) if each.detections}
+    labelled = {p.image: p.detections for p in true_predictions(test, labelled=True) if p.detections}
     beside = compare(test, true_predictions(test, labelled=False), [LU], train, labelled)
     assert {what for what, _ in beside.rows} == {PREDICTIONS, COUNT_TABLE}
 
@@ -90,27 +92,19 @@ def test_classification_tasks_are_compared_on_the_true_boxes(data: tuple[Dataset
     assert {(what, row.protocol.task) for what, row in result.rows} == {
         (what, protocol.task) for what in (PREDICTIONS, COUNT_TABLE) for protocol in tasks
     }
-    assert {(what, each.task) for what, each, _ in result.ceilings} == {
+    assert {(what, protocol.task) for what, protocol, _ in result.ceilings} == {
         (RELABELLED, "phrase-classification"),
         (KEPT, "predicate-classification"),
     }
 
 
-def test_without_a_training_split_the_count_table_is_missed_aloud(data: tuple[Dataset, Dataset]) -> None:
+def test_without_a_training_split_a_note_replaces_the_count_table(data: tuple[Dataset, Dataset]) -> None:
     result = compare(data[1], true_predictions(data[1], labelled=True), [LU])
     assert {what for what, _ in result.rows} == {PREDICTIONS}
-    assert result.notes == ("no count table: it needs the training split",)
+    assert "needs the training split" in result.notes[0]
 
 
-def test_every_number_in_the_json_says_what_where_and_under_which_protocol(data: tuple[Dataset, Dataset]) -> None:
-    value = compare(data[1], true_predictions(data[1], labelled=True), [LU], data[0]).to_json()
-    for record in [*value["recalls"], *value["ceilings"]]:
-        assert (record["dataset"], record["split"]) == ("vrd", "test")
-        assert record["protocol"].startswith("lu2016 relationship, any k")
-        assert record["what"]
-
-
-def test_a_count_table_s_number_does_not_depend_on_the_company_it_is_printed_in(data: tuple[Dataset, Dataset]) -> None:
+def test_a_count_tables_recall_does_not_depend_on_the_other_protocols(data: tuple[Dataset, Dataset]) -> None:
     train, test = data
     one = get_protocol("motifs").change(task="phrase-classification", tops=(2, 5))
     for unit in ("predicate", "triplet"):
@@ -139,19 +133,12 @@ def test_rows_ceilings_and_intervals_share_images_frames_and_replicates(data: tu
     theirs = [row for what, row in result.rows if what == COUNT_TABLE]
     assert [row.protocol for row in mine] == [row.protocol for row in theirs] == [p for p in protocols for _ in p.tops]
     assert [row.truths for row in mine] == [row.truths for row in theirs] == [2, 2, 4, 4, 4, 4]
-    ceilings = {(what, each.no_prediction): value for what, each, value in result.ceilings}
+    ceilings = {(what, protocol.no_prediction): value for what, protocol, value in result.ceilings}
     # image c has two truths in reach, image d one and a self-pair; with "drop", c counts nowhere
     assert ceilings == {(KEPT, "count"): 75, (RELABELLED, "count"): 75, (KEPT, "drop"): 50, (RELABELLED, "drop"): 50}
     # the predictions are the count table on the same boxes, in a frame of another shape: the same numbers on image d
     assert [row.recall for row in mine[:2]] == [row.recall for row in theirs[:2]]
     assert [row.recall_interval for row in mine[:2]] == [row.recall_interval for row in theirs[:2]] != [None, None]
-
-
-def test_detections_of_other_images_are_told(data: tuple[Dataset, Dataset]) -> None:
-    train, test = data
-    other = Detections("z.jpg", test[0].boxes, test[0].labels, np.ones(len(test[0].boxes)))
-    result = compare(test, true_predictions(test, labelled=True), [LU], train, {"z.jpg": other})
-    assert "2 of 2 images have no detections" in result.notes
 
 
 def test_predicate_classification_gives_the_count_table_the_true_labels_at_full_confidence(
@@ -161,7 +148,7 @@ def test_predicate_classification_gives_the_count_table_the_true_labels_at_full_
     protocol = LU.change(task="predicate-classification", k=1)
     result = compare(test, true_predictions(test, labelled=False), [protocol], train)
     table = CountTable.fit(train, train.vocabulary)
-    found = [table.predict(Detections(s.name, s.boxes, s.labels, np.ones(len(s.boxes))), k=1) for s in test]
-    expected = [row.recall for row in evaluate(test, found, [protocol], 2)]
+    tabled = [table.predict(Detections(s.name, s.boxes, s.labels, np.ones(len(s.boxes))), k=1) for s in test]
+    expected = [row.recall for row in evaluate(test, tabled, [protocol], 2)]
     assert values(result, COUNT_TABLE, protocol) == expected
     assert expected[-1] > 0

@@ -79,11 +79,9 @@ def test_a_test_file_may_stand_alone(tmp_path: Path) -> None:
     assert load_dataset("coco", put(tmp_path, name="test.json"), "test").vocabulary.objects == ("person", "horse")
 
 
-def test_a_class_that_training_does_not_know_is_an_error(tmp_path: Path) -> None:
+def test_a_class_unknown_in_training_is_an_error(tmp_path: Path) -> None:
     put(put(tmp_path), changed(lambda d: d["categories"][1].update(name="zebra")), "test.json")
-    with pytest.raises(
-        PolyadicError, match=r"^test.json, categories \(id 2\), name: 'zebra' is not in train.json"
-    ) as e:
+    with pytest.raises(PolyadicError, match=r"^test.json, categories \(id 2\), name: 'zebra'") as e:
         load_dataset("coco", tmp_path, "test")
     assert "more)" not in str(e.value), "what follows from it is not reported again"
 
@@ -116,7 +114,7 @@ def test_pictures_are_found_in_images_the_root_or_the_split(tmp_path: Path, fold
     assert c.image == tmp_path / folder / "c.gif"
 
 
-def test_null_says_that_the_frame_is_unknown(tmp_path: Path) -> None:
+def test_a_null_size_means_an_unknown_frame(tmp_path: Path) -> None:
     put(tmp_path, changed(lambda d: d["images"][0].update(width=None, height=None)))
     assert load_dataset("coco", tmp_path)[0].size is None
 
@@ -142,48 +140,33 @@ def without(key: str, number: int, name: str) -> Callable[[dict[str, Any]], Any]
     return lambda data: data[key][number].pop(name)
 
 
+# file, record, id and field are named
 BOX, IMAGE, RELATION = r"annotations\[0\] \(id 900\)", r"images\[0\] \(id 70\)", r"rel_annotations\[0\] \(id 1\)"
+BAD: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (record("annotations", 0, image_id=71), f"{BOX}, image_id: .*71"),
+    (record("annotations", 0, category_id="8"), f"{BOX}, category_id: .*'8'"),
+    (record("annotations", 0, bbox=[1, 2, -10, 20]), f"{BOX}, bbox: expected x1 <= x2"),
+    (record("annotations", 0, bbox=[1, 2, None, 3]), f"{BOX}, bbox: a box is four numbers"),
+    (record("annotations", 0, id=3), r"annotations\[2\], id: .* got 3 again"),
+    (record("annotations", 0, id=1.5), r"annotations\[0\], id: .*got 1.5"),
+    (without("images", 0, "height"), f"{IMAGE}, width, height: .* got 40 and None"),
+    (record("images", 0, file_name=3), f"{IMAGE}, file_name: .*got 3"),
+    (record("images", 0, file_name="c.jpg"), r"images\[2\] \(id 5\), file_name: 'c.jpg' occurs twice"),
+    (record("rel_annotations", 0, subject_id=0), f"{RELATION}, subject_id: no id 0 in annotations"),
+    (record("rel_annotations", 0, predicate_id=0), f"{RELATION}, predicate_id: no id 0 in rel_categories"),
+    (record("rel_annotations", 0, object_id="q"), f"{RELATION}, image_id: .* of one image, got 70, 5, 70"),
+    *((without(key, 0, name), rf"{key}\[0\], {name}: ") for key, names in coco.LISTS.items() for name in names),
+    (lambda d: d["images"].append(7), r"images\[3\]: expected .* got 7"),
+    (record("categories", 0, name="horse"), r"categories\[1\] \(id 2\), name: .* got 'horse'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (record("annotations", 0, image_id=71), f"{BOX}, image_id: no id 71 in images"),
-        (record("annotations", 0, image_id=[70]), rf"{BOX}, image_id: no id \[70\] in images"),
-        (record("annotations", 0, category_id="8"), f"{BOX}, category_id: no id '8' in categories"),
-        (record("annotations", 0, bbox=[1, 2, -10, 20]), f"{BOX}, bbox: expected x1 <= x2"),
-        (record("annotations", 0, bbox=[1, 2, 10]), rf"{BOX}, bbox: a box is four numbers \[x, y, w, h\]"),
-        (record("annotations", 0, bbox=[1, 2, None, 3]), rf"{BOX}, bbox: a box is four numbers \[x, y, w, h\]"),
-        (record("annotations", 0, bbox=[1, 2, float("nan"), 3]), f"{BOX}, bbox: a box is four numbers"),
-        (record("annotations", 0, id=3), r"annotations\[2\], id: .* got 3 again"),
-        (record("annotations", 0, id=1.5), r"annotations\[0\], id: expected a whole number or a string, got 1.5"),
-        (record("images", 0, width=0), f"{IMAGE}, width, height: .* got 0 and 30"),
-        (without("images", 0, "height"), f"{IMAGE}, width, height: .* got 40 and None"),
-        (record("images", 0, file_name=3), f"{IMAGE}, file_name: expected the name of a picture, got 3"),
-        (record("images", 0, file_name="c.jpg"), r"images\[2\] \(id 5\), file_name: 'c.jpg' occurs twice"),
-        (record("images", 2, id=70), r"images\[2\], id: .* got 70 again"),
-        (record("rel_annotations", 0, image_id=0), f"{RELATION}, image_id: no id 0 in images"),
-        (record("rel_annotations", 0, subject_id=0), f"{RELATION}, subject_id: no id 0 in annotations"),
-        (record("rel_annotations", 0, predicate_id=0), f"{RELATION}, predicate_id: no id 0 in rel_categories"),
-        (record("rel_annotations", 0, object_id=0), f"{RELATION}, object_id: no id 0 in annotations"),
-        (record("rel_annotations", 0, object_id="q"), f"{RELATION}, image_id: .* of one image, got 70, 5, 70"),
-        (record("rel_annotations", 0, image_id=5), f"{RELATION}, image_id: .* of one image, got 70, 70, 5"),
-        *(
-            (without(key, 0, name), rf"{key}\[0\], {name}: no '{name}' in ")
-            for key, names in coco.LISTS.items()
-            for name in names
-        ),
-        (lambda d: d["images"].append(7), r"images\[3\]: expected .* got 7"),
-        (record("categories", 0, name=""), r"categories\[0\] \(id 8\), name: class names must be unique"),
-        (record("categories", 0, name="horse"), r"categories\[1\] \(id 2\), name: .* got 'horse'"),
-        (record("rel_categories", 0, id=10), r"rel_categories\[1\], id: .* got 10 again"),
-    ],
-)
-def test_bad_records_are_one_line_with_file_and_record(tmp_path: Path, change: Any, says: str) -> None:
-    put(tmp_path, changed(change))
-    with pytest.raises(PolyadicError, match=f"^train.json, {says}") as caught:
-        load_dataset("coco", tmp_path)
-    assert "\n" not in str(caught.value)
+def test_bad_records_are_refused_in_one_line_with_file_and_record(tmp_path: Path) -> None:
+    for number, (change, message) in enumerate(BAD):
+        root = put(tmp_path / str(number), changed(change))
+        with pytest.raises(PolyadicError, match=f"^train.json, {message}") as caught:
+            load_dataset("coco", root)
+        assert "\n" not in str(caught.value)
 
 
 def test_all_bad_records_are_reported_not_only_the_first(tmp_path: Path) -> None:
@@ -199,16 +182,16 @@ def test_all_bad_records_are_reported_not_only_the_first(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (None, "no .*train.json. Own data is train.json, test.json and optionally validation.json"),
+        (None, "no .*train.json"),
         (json.dumps(TRAIN)[:-40], "train.json: not complete JSON"),
-        ("\x89PNG\r\n", "train.json: not complete JSON"),
         ("[]", "train.json, images: expected a list of .*, got a list"),
         ('{"images": [], "annotations": [], "categories": []}', "train.json, rel_categories: .* got no such key"),
-        ('{"images": {}}', "train.json, images: expected a list of {id, file_name}, got {}"),
         (json.dumps({**TRAIN, "categories": []}), "train.json, categories: has no classes"),
     ],
 )
-def test_missing_cut_and_foreign_files_are_one_line(tmp_path: Path, text: str | None, says: str) -> None:
+def test_missing_truncated_and_foreign_files_are_refused_in_one_line(
+    tmp_path: Path, text: str | None, says: str
+) -> None:
     if text is not None:
         (tmp_path / "train.json").write_text(text)
     with pytest.raises(PolyadicError, match=says) as caught:
@@ -244,6 +227,6 @@ def test_boxes_come_back_to_the_last_bit(tmp_path: Path) -> None:
     assert np.array_equal(load_dataset("coco", tmp_path)[0].boxes, boxes)
 
 
-def test_a_box_that_another_tool_has_moved_is_believed(tmp_path: Path) -> None:
+def test_bbox_wins_over_exact_corners_that_no_longer_match(tmp_path: Path) -> None:
     put(tmp_path, changed(record("annotations", 0, xyxy=[1, 2, 3, 4])))
     assert load_dataset("coco", tmp_path)[0].boxes[0].tolist() == [1, 2, 11, 22]

@@ -1,9 +1,19 @@
-"""One file from a server that fails, stalls, lies and hangs up."""
+"""Downloads and archives from a server that fails, stalls, lies and hangs up, and files put there by hand."""
 
 from __future__ import annotations
 
+import errno
+import gzip
+import io
 import json
+import os
+import random
+import re
+import stat
+import tarfile
+import zipfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from bad_server import (
@@ -24,10 +34,12 @@ from bad_server import (
 )
 
 from polyadic.datasets import download as download_module
-from polyadic.datasets.fetch import fetch
+from polyadic.datasets.download import Members
+from polyadic.datasets.fetch import FILES, RemoteFile, fetch
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 
-def test_a_file_arrives_whole_and_the_second_fetch_asks_nobody(server: Server, tmp_path: Path) -> None:
+def test_a_file_is_downloaded_once_and_a_second_fetch_sends_no_request(server: Server, tmp_path: Path) -> None:
     files = one(server.url("/a.h5", serve(H5)), size=len(H5), sha256=DIGEST)
     steps: list[tuple[str, int, int | None]] = []
     root = tmp_path / "new" / "root"
@@ -43,14 +55,14 @@ def test_a_file_arrives_whole_and_the_second_fetch_asks_nobody(server: Server, t
 
 
 @pytest.mark.parametrize("code", [403, 404, 410])
-def test_a_dead_link_is_left_at_once_for_the_next_mirror(server: Server, tmp_path: Path, code: int) -> None:
+def test_after_a_dead_link_the_next_mirror_is_tried_at_once(server: Server, tmp_path: Path, code: int) -> None:
     dead, alive = server.url("/dead", answer(code, PAGE)), server.url("/alive", serve(H5))
     fetch("vg150", tmp_path, files=one(dead, alive), retries=5)
     assert [path for path, *_ in server.asked] == ["/dead", "/alive"]
     assert (tmp_path / "a.h5").read_bytes() == H5
 
 
-def test_a_server_error_is_tried_again_and_not_for_ever(server: Server, tmp_path: Path) -> None:
+def test_a_server_error_is_retried_a_limited_number_of_times(server: Server, tmp_path: Path) -> None:
     url = server.url("/a", answer(500), answer(503), serve(H5))
     fetch("vg150", tmp_path, files=one(url), retries=2)
     assert len(server.asked) == 3
@@ -59,7 +71,7 @@ def test_a_server_error_is_tried_again_and_not_for_ever(server: Server, tmp_path
     assert len(server.asked) == 6
 
 
-def test_a_refused_connection_and_an_unknown_host_are_left_at_once(server: Server, tmp_path: Path) -> None:
+def test_unreachable_mirrors_are_skipped_at_once(server: Server, tmp_path: Path) -> None:
     unknown = "http://nowhere.invalid/a.h5"
     fetch("vg150", tmp_path, files=one(nobody(), unknown, server.url("/a", serve(H5))), retries=5)
     assert (tmp_path / "a.h5").read_bytes() == H5
@@ -68,15 +80,13 @@ def test_a_refused_connection_and_an_unknown_host_are_left_at_once(server: Serve
 def test_a_dead_link_ends_in_one_line_with_the_file_and_its_place(server: Server, tmp_path: Path) -> None:
     gone, refused = server.url("/gone", answer(404)), nobody()
     text = error_of(tmp_path, one(gone, refused))
-    assert text == (
-        "VG150: a.h5 could not be fetched (2 mirrors: 127.0.0.1: HTTP 404; 127.0.0.1: Connection refused): get it by "
-        f"hand, e.g. from https://example.org/data, and put it at {tmp_path / 'a.h5'}; then run the command again"
-    )
-    (tmp_path / "a.h5").write_bytes(H5)  # as told
+    for fragment in ("HTTP 404", "Connection refused", "https://example.org/data", str(tmp_path / "a.h5")):
+        assert fragment in text
+    (tmp_path / "a.h5").write_bytes(H5)
     assert fetch("vg150", tmp_path, files=one(gone, refused)) == []
 
 
-def test_one_dead_file_does_not_keep_the_others_away(server: Server, tmp_path: Path) -> None:
+def test_one_dead_file_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
     files = one(server.url("/gone", answer(404)), path="b.h5") + one(server.url("/a", serve(H5)))
     text = error_of(tmp_path, files)
     assert "b.h5 could not be fetched" in text
@@ -84,11 +94,7 @@ def test_one_dead_file_does_not_keep_the_others_away(server: Server, tmp_path: P
     assert leftovers(tmp_path) == {"a.h5"}
 
 
-def test_a_file_without_mirrors_is_one_line_too(tmp_path: Path) -> None:
-    assert "could not be fetched (no mirror): get it by hand, e.g. from https://ex" in error_of(tmp_path, one())
-
-
-def test_a_stall_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
+def test_a_stalled_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> None:
     url = server.url("/a", serve(H5, cut=100_000, stall=True), serve(H5))
     fetch("vg150", tmp_path, files=one(url), timeout=0.5)
     assert (tmp_path / "a.h5").read_bytes() == H5
@@ -96,11 +102,12 @@ def test_a_stall_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> Non
     assert server.sent == len(H5)
 
 
-def test_a_mirror_that_only_stalls_is_left(server: Server, tmp_path: Path) -> None:
+def test_a_mirror_that_only_stalls_is_given_up(server: Server, tmp_path: Path) -> None:
     silent = server.url("/silent", never)
     stuck = server.url("/stuck", serve(H5, cut=1000, stall=True))
     text = error_of(tmp_path, one(silent, stuck), timeout=0.4, retries=1)
-    assert "127.0.0.1: no answer within 0.4 s; 127.0.0.1: no byte for 0.4 s" in text
+    assert "no answer within 0.4 s" in text
+    assert "no byte for 0.4 s" in text
     assert [path for path, *_ in server.asked] == ["/silent", "/stuck", "/stuck"]
     assert not (tmp_path / "a.h5").exists()
 
@@ -133,7 +140,7 @@ def test_a_cut_connection_resumes_without_sending_a_byte_twice(server: Server, t
     assert server.sent == len(H5)
 
 
-def test_attempts_that_bring_something_do_not_count_as_failed(
+def test_attempts_that_make_progress_do_not_count_as_failed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download_module, "_ADVANCE", 30_000)
@@ -142,7 +149,7 @@ def test_attempts_that_bring_something_do_not_count_as_failed(
     assert server.sent == len(H5)
     server.asked.clear()
     drip = server.url("/b", *[serve(H5, cut=100 * i) for i in range(1, 9)])
-    assert "cut after 200 of 300008 bytes" in error_of(tmp_path, one(drip, path="b.h5"), retries=1)
+    assert "cut off after 200 of 300008 bytes" in error_of(tmp_path, one(drip, path="b.h5"), retries=1)
     assert len(server.asked) == 2
 
 
@@ -162,12 +169,12 @@ def test_ctrl_c_leaves_the_part_and_no_final_file_and_the_next_call_resumes(serv
     assert (tmp_path / "a.h5").read_bytes() == H5
 
 
-def part(root: Path, data: bytes, url: str, validator: str | None = '"1"', length: int | None = len(H5)) -> None:
+def part(root: Path, data: bytes, url: str) -> None:
     (root / "a.h5.part").write_bytes(data)
-    (root / "a.h5.part.json").write_text(json.dumps({"url": url, "validator": validator, "length": length}))
+    (root / "a.h5.part.json").write_text(json.dumps({"url": url, "validator": '"1"'}))
 
 
-def test_a_file_that_changed_in_between_starts_again(server: Server, tmp_path: Path) -> None:
+def test_a_file_that_changed_in_between_is_downloaded_from_the_start(server: Server, tmp_path: Path) -> None:
     url = server.url("/a", serve(H5, tag='"2"'))
     part(tmp_path, b"\x89HDF old", url)
     fetch("vg150", tmp_path, files=one(url))
@@ -175,8 +182,8 @@ def test_a_file_that_changed_in_between_starts_again(server: Server, tmp_path: P
     assert (tmp_path / "a.h5").read_bytes() == H5
 
 
-def lying_range(where: str, tag: str = '"1"') -> Plan:
-    return answer(206, H5[100:], Content_Range=where, ETag=tag, Content_Length=len(H5) - 100)
+def lying_range(where: str) -> Plan:
+    return answer(206, H5[100:], Content_Range=where, ETag='"1"', Content_Length=len(H5) - 100)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +191,6 @@ def lying_range(where: str, tag: str = '"1"') -> Plan:
     [
         lying_range("bytes 0-300007/300008"),
         lying_range("bytes 101-300007/300008"),
-        lying_range("bytes 100-300007/300009"),
-        lying_range("bytes 100-300007/300008", tag='"2"'),
         lying_range("nonsense"),
         answer(206, H5[100:]),
         answer(416, Content_Range="bytes */50"),
@@ -199,7 +204,7 @@ def test_a_range_that_is_not_the_one_asked_for_is_refused(server: Server, tmp_pa
     assert (tmp_path / "a.h5").read_bytes() == H5
 
 
-def test_a_server_that_ignores_ranges_starts_again(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_ignores_ranges_sends_the_whole_file(server: Server, tmp_path: Path) -> None:
     url = server.url("/a", answer(200, H5, Content_Length=len(H5)))
     part(tmp_path, H5[:100], url)
     fetch("vg150", tmp_path, files=one(url))
@@ -209,19 +214,18 @@ def test_a_server_that_ignores_ranges_starts_again(server: Server, tmp_path: Pat
 
 def test_a_complete_part_is_checked_and_not_sent_again(server: Server, tmp_path: Path) -> None:
     url = server.url("/a", serve(H5))
+    for size in (len(H5), None):  # without a size the server answers 416
+        part(tmp_path, H5, url)
+        fetch("vg150", tmp_path, files=one(url, size=size))
+        assert server.sent == 0
+        assert (tmp_path / "a.h5").read_bytes() == H5
+        (tmp_path / "a.h5").unlink()
     part(tmp_path, H5, url)
     fetch("vg150", tmp_path, files=one(url))
-    assert server.asked == []
-    (tmp_path / "a.h5").unlink()
-    part(tmp_path, H5, url, length=None)  # the server never said how long: now it answers 416
-    fetch("vg150", tmp_path, files=one(url))
-    assert server.sent == 0
     assert leftovers(tmp_path) == {"a.h5"}
 
 
-@pytest.mark.parametrize(
-    "note", ["", "[]", '{"url": 3', '{"url": "x", "length": "y"}', json.dumps({"url": "http://another/"})]
-)
+@pytest.mark.parametrize("note", ["", "[]", '{"url": 3', json.dumps({"url": "http://another/", "validator": "x"})])
 def test_a_part_of_unknown_origin_is_not_trusted(server: Server, tmp_path: Path, note: str) -> None:
     (tmp_path / "a.h5.part").write_bytes(b"\x89HDF\r\n\x1a\n of somebody")
     (tmp_path / "a.h5.part.json").write_text(note)
@@ -230,7 +234,7 @@ def test_a_part_of_unknown_origin_is_not_trusted(server: Server, tmp_path: Path,
     assert (tmp_path / "a.h5").read_bytes() == H5
 
 
-def test_a_part_goes_on_at_its_own_mirror_and_outlives_dead_ones(server: Server, tmp_path: Path) -> None:
+def test_a_part_resumes_at_its_own_mirror_and_survives_dead_ones(server: Server, tmp_path: Path) -> None:
     first, third = server.url("/1", serve(H5)), server.url("/3", answer(404))
     second = server.url("/2", answer(503), serve(H5))
     part(tmp_path, H5[:100], second)
@@ -242,15 +246,7 @@ def test_a_part_goes_on_at_its_own_mirror_and_outlives_dead_ones(server: Server,
     assert (tmp_path / "a.h5").read_bytes() == H5
 
 
-def test_a_part_that_is_longer_than_the_file_starts_again(server: Server, tmp_path: Path) -> None:
-    url = server.url("/a", serve(H5))
-    part(tmp_path, H5 + b"more", url)
-    fetch("vg150", tmp_path, files=one(url, size=len(H5)))
-    assert server.asked == [("/a", None, None)]
-    assert (tmp_path / "a.h5").read_bytes() == H5
-
-
-def test_with_a_checksum_another_mirror_goes_on_with_the_part(server: Server, tmp_path: Path) -> None:
+def test_with_a_checksum_another_mirror_continues_the_part(server: Server, tmp_path: Path) -> None:
     first, second = server.url("/1", serve(H5, cut=200_000), answer(404)), server.url("/2", serve(H5, tag='"other"'))
     fetch("vg150", tmp_path, files=one(first, second, sha256=DIGEST), retries=1)
     assert server.asked[-1] == ("/2", "bytes=200000-", None)
@@ -279,7 +275,7 @@ def test_a_length_that_is_not_the_known_size_is_refused_before_the_body(server: 
     [
         (H5[:-1] + b"?", len(H5), DIGEST, "SHA-256 is"),
         (H5[:-1] + b"?", None, DIGEST, "SHA-256 is"),
-        (H5[:-1], len(H5), None, "cut after 300007 of 300008 bytes"),
+        (H5[:-1], len(H5), None, "cut off after 300007 of 300008 bytes"),
         (PAGE, None, None, "a web page"),
         (b"  \n" + PAGE, None, None, "a web page"),
         (b"some text", None, None, "not an HDF5 file"),
@@ -296,14 +292,6 @@ def test_wrong_bytes_never_reach_the_final_name(
     fetch("vg150", tmp_path, files=one(lie, truth, size=size, sha256=sha256))
     assert (tmp_path / "a.h5").read_bytes() == H5
     assert leftovers(tmp_path) == {"a.h5"}
-
-
-def test_json_is_parsed_and_a_page_in_its_place_is_refused(server: Server, tmp_path: Path) -> None:
-    urls = [server.url(f"/{i}", serve(data)) for i, data in enumerate((PAGE, b'{"cut": [', b'{"whole": []}'))]
-    fetch("vg150", tmp_path, files=one(*urls, path="a.json"))
-    assert (tmp_path / "a.json").read_bytes() == b'{"whole": []}'
-    assert "a web page" in error_of(tmp_path, one(urls[0], path="b.json"))
-    assert "not a JSON file" in error_of(tmp_path, one(urls[1], path="b.json"))
 
 
 def test_redirects_chunks_and_servers_that_do_not_hang_up_are_followed(server: Server, tmp_path: Path) -> None:
@@ -328,4 +316,248 @@ def test_redirects_chunks_and_servers_that_do_not_hang_up_are_followed(server: S
     fetch("vg150", tmp_path, files=one(server.url("/b", chunked(b"0\r\n\r\n")), path="b.h5"))
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes() == H5
     assert len(server.asked) == 3
-    assert "cut (IncompleteRead)" in error_of(tmp_path, one(server.url("/c", chunked(b"")), path="c.h5"))
+    assert "cut off (IncompleteRead)" in error_of(tmp_path, one(server.url("/c", chunked(b"")), path="c.h5"))
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+def tarred(members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+NEEDED = (Members(("train/*.jpg", "sg_train/*.jpg"), "pictures/train", 2), Members(("names.json",), "."))
+OFFICIAL = {
+    "set/sg_train/1.jpg": b"one",
+    "set/sg_train/2.jpg": b"two" * 50_000,
+    "set/names.json": b"[]",
+    "set/readme.txt": b"not needed",
+    "__MACOSX/set/sg_train/._1.jpg": b"not needed",
+    "set/sg_train/.hidden.jpg": b"not needed",
+}
+COPY = {"./train/1.jpg": b"one", "./train/2.jpg": b"two" * 50_000, "./raw/names.json": b"[]"}
+UNPACKED = {"pictures", "pictures/train", "pictures/train/1.jpg", "pictures/train/2.jpg", "names.json"}
+
+
+def archive_at(*urls: str) -> list[RemoteFile]:
+    return [RemoteFile("set.zip", urls, unpack=NEEDED, by_hand="https://example.org/data")]
+
+
+@pytest.mark.parametrize("data", [zipped(OFFICIAL), tarred(OFFICIAL), tarred(COPY)], ids=["zip", "tar", "other layout"])
+def test_an_archive_is_unpacked_to_its_places_and_removed(server: Server, tmp_path: Path, data: bytes) -> None:
+    files = archive_at(server.url("/set.zip", serve(data)))
+    steps: list[tuple[str, int, int | None]] = []
+    with transfers(lambda *step: steps.append(step)):
+        got = fetch("vrd", tmp_path, files=files)
+    assert got == [tmp_path / "pictures/train", tmp_path / "names.json"]
+    assert leftovers(tmp_path) == UNPACKED | {".set.zip.unpacked"}
+    assert (tmp_path / "pictures/train/2.jpg").read_bytes() == b"two" * 50_000
+    assert {name for name, *_ in steps} == {"set.zip", "unpack set.zip"}
+    server.asked.clear()
+    assert fetch("vrd", tmp_path, files=files) == []
+    assert server.asked == []
+    (tmp_path / "pictures/train/1.jpg").unlink()
+    fetch("vrd", tmp_path, files=files)
+    assert (tmp_path / "pictures/train/1.jpg").read_bytes() == b"one"
+
+
+def damaged(data: bytes) -> bytes:
+    place = len(data) // 2
+    return data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
+
+
+NOISE = {"sg_train/1.jpg": random.Random(1).randbytes(50_000), "names.json": b"[]"}
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (PAGE, "a web page"),
+        (b"text", "neither a zip nor a tar.gz archive"),
+        (zipped(NOISE)[:30_000], "damaged ("),
+        (damaged(zipped(NOISE)), "damaged ("),
+        (tarred(NOISE)[:30_000], "damaged ("),
+        (damaged(tarred(NOISE)), "damaged ("),
+        (tarred(NOISE)[:-8] + bytes(8), "damaged ("),
+        (gzip.compress(b"no tar"), "damaged ("),
+        (zipped({"names.json": b"[]"}), "an archive without train/*.jpg"),
+    ],
+    ids=["page", "text", "cut zip", "bad zip", "cut tar", "bad tar", "bad end", "no tar", "too little"],  # not the time
+)
+def test_after_a_bad_archive_the_next_mirror_is_tried(server: Server, tmp_path: Path, data: bytes, why: str) -> None:
+    lie, truth = server.url("/lie", serve(data)), server.url("/truth", serve(zipped(OFFICIAL)))
+    assert f"127.0.0.1: {why}" in error_of(tmp_path, archive_at(lie))
+    assert leftovers(tmp_path) == set()
+    fetch("vrd", tmp_path, files=archive_at(lie, truth))
+    assert leftovers(tmp_path) >= UNPACKED
+
+
+def tar_link(target: str, *, hard: bool = False) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        info = tarfile.TarInfo("sg_train/1.jpg")
+        info.type, info.linkname = tarfile.LNKTYPE if hard else tarfile.SYMTYPE, target
+        archive.addfile(info)
+    return out.getvalue()
+
+
+def zip_link(target: str) -> bytes:
+    info = zipfile.ZipInfo("sg_train/1.jpg")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(info, target)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        zipped(OFFICIAL | {"sg_train/../../evil.jpg": b""}),
+        zipped(OFFICIAL | {"/tmp/sg_train/evil.jpg": b""}),
+        zipped(OFFICIAL | {"sg_train/C:evil.jpg": b""}),
+        tarred(OFFICIAL | {"../sg_train/evil.jpg": b""}),
+        tarred(OFFICIAL | {"sg_train/..\\evil.jpg": b""}),
+        tar_link("/etc/passwd"),
+        tar_link("elsewhere", hard=True),
+        zip_link("/etc/passwd"),
+    ],
+)
+def test_an_unsafe_archive_is_refused_as_a_whole(server: Server, tmp_path: Path, data: bytes) -> None:
+    root = tmp_path / "a" / "root"
+    why = "an archive (that reaches outside its folder|with a link in place of a file)"
+    assert re.search(f"127.0.0.1: {why}", error_of(root, archive_at(server.url("/set.zip", serve(data)))))
+    (root / "set.zip").write_bytes(data)  # by hand it is refused as well
+    assert re.search(f"set.zip is {why}", error_of(root, archive_at()))
+    assert leftovers(tmp_path) <= {"a", "a/root", "a/root/set.zip", "a/root/pictures", "a/root/pictures/train"}
+
+
+def test_an_archive_put_there_by_hand_is_unpacked_and_stays(server: Server, tmp_path: Path) -> None:
+    files = archive_at(server.url("/gone", answer(404)))
+    assert f"to {tmp_path / 'set.zip'}; then" in error_of(tmp_path, files)
+    (tmp_path / "set.zip").write_bytes(tarred(COPY))
+    server.asked.clear()
+    assert fetch("vrd", tmp_path, files=files) == [tmp_path / "pictures/train", tmp_path / "names.json"]
+    assert server.asked == []
+    assert leftovers(tmp_path) == UNPACKED | {".set.zip.unpacked", "set.zip"}
+
+
+def test_files_put_there_by_hand_need_no_archive(server: Server, tmp_path: Path) -> None:
+    files = archive_at(server.url("/set.zip", answer(404)))
+    (tmp_path / "pictures" / "train").mkdir(parents=True)
+    for name in ("1.jpg", ".2.jpg", "names.json"):
+        (tmp_path / "pictures" / "train" / name).write_bytes(b"")
+    (tmp_path / "names.json").write_bytes(b"[]")
+    error_of(tmp_path, files)  # one picture of two
+    (tmp_path / "pictures" / "train" / "3.jpg").write_bytes(b"")
+    assert fetch("vrd", tmp_path, files=files) == []
+
+
+def test_a_plain_file_that_is_something_else_is_refused_and_kept(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a.h5").write_bytes(PAGE)
+    assert "a.h5 is a web page; remove it" in error_of(tmp_path, one(server.url("/a", serve(H5))))
+    assert (tmp_path / "a.h5").read_bytes() == PAGE
+
+
+def test_two_archives_may_share_a_folder_and_even_a_name(server: Server, tmp_path: Path) -> None:
+    needed = (Members(("VG_100K/*.jpg", "VG_100K_2/*.jpg"), "images", 4),)
+    first = zipped({"VG_100K/1.jpg": b"1", "VG_100K/2.jpg": b"2"})
+    second = zipped({"VG_100K_2/2.jpg": b"another 2", "VG_100K_2/3.jpg": b"3"})  # the first 2.jpg is kept
+    files = [
+        RemoteFile("images.zip", (server.url("/1", serve(first)),), unpack=needed),
+        RemoteFile("images2.zip", (server.url("/2", answer(404), serve(second)),), unpack=needed),
+    ]
+    error_of(tmp_path, files)
+    server.asked.clear()
+    with pytest.warns(PolyadicWarning, match="has 3 files"):
+        assert fetch("vg200", tmp_path, files=files) == [tmp_path / "images"]
+    assert [path for path, *_ in server.asked] == ["/2"]  # the first is known to be unpacked
+    assert {path.name: path.read_bytes() for path in (tmp_path / "images").iterdir()} == {
+        "1.jpg": b"1",
+        "2.jpg": b"2",
+        "3.jpg": b"3",
+    }
+
+
+def test_ctrl_c_while_unpacking_leaves_no_half_folder(server: Server, tmp_path: Path) -> None:
+    files = archive_at(server.url("/set.zip", serve(zipped(OFFICIAL))))
+
+    def stop(name: str, done: int, total: int | None) -> None:
+        if name == "unpack set.zip":
+            assert not (tmp_path / "pictures/train/1.jpg").exists()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), transfers(stop):
+        fetch("vrd", tmp_path, files=files)
+    assert leftovers(tmp_path) == {"pictures", "pictures/train", "set.zip"}
+    server.asked.clear()
+    fetch("vrd", tmp_path, files=files)
+    assert server.asked == []
+    assert leftovers(tmp_path) >= UNPACKED
+
+
+def test_a_second_fetch_into_one_root_is_refused(server: Server, tmp_path: Path) -> None:
+    files, texts = one(server.url("/a", serve(H5))), []
+    with transfers(lambda *_: texts.append(error_of(tmp_path, files))):
+        fetch("vg150", tmp_path, files=files)
+    assert "another fetch is filling" in texts[0]
+    assert (tmp_path / "a.h5").read_bytes() == H5
+    assert len(server.asked) == 1
+
+
+def test_a_full_disk_is_one_line_and_the_next_call_resumes(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files = one(server.url("/a", serve(H5)))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        text = error_of(tmp_path, files)
+    assert "No space left on device" in text
+    assert not (tmp_path / "a.h5").exists()
+    fetch("vg150", tmp_path, files=files)
+    assert server.sent == len(H5)
+
+
+def test_a_root_that_cannot_be_a_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert "cannot write to " in error_of(root, one("http://127.0.0.1:1/a"))
+
+
+def test_unknown_names_and_numbers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PolyadicError, match="known: vrd, vg150, vg200"):
+        fetch("vg80k", tmp_path)
+    with pytest.raises(PolyadicError, match="timeout must be positive"):
+        fetch("vrd", tmp_path, timeout=0)
+
+
+def test_the_table_is_well_formed_and_fills_the_readers_places() -> None:
+    places = {
+        name: {place for file in files for place in [m.place for m in file.unpack] or [file.path]}
+        for name, files in FILES.items()
+    }
+    annotations = {"annotations_train.json", "annotations_test.json", "objects.json", "predicates.json"}
+    assert places == {
+        "vrd": annotations | {"sg_dataset/sg_train_images", "sg_dataset/sg_test_images"},
+        "vg150": {"VG-SGG.h5", "VG-SGG-dicts.json", "image_data.json", "images"},
+        "vg200": {"vg1_2_meta.h5", "images"},
+    }
+    for file in (file for files in FILES.values() for file in files):
+        assert file.urls
+        assert file.by_hand.startswith("https://")
+        assert all(urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname for url in file.urls)
+        assert file.sha256 is None or (len(file.sha256) == 64 and int(file.sha256, 16))

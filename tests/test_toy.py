@@ -302,7 +302,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: load_dataset("vrd"), "no root"),
     (lambda: truth(World(1).dataset("train")[0], np.array([[0, 1], [0, 99]])), "two different boxes of 0 to"),
     (lambda: selected(World(1).dataset("train")[0], np.array([[2, 2]])), r"got \[2, 2\]"),
-    (lambda: truth(replace(World(1).dataset("train")[0], extra={}), PAIR), "not of the drawn world"),
+    (lambda: truth(replace(World(1).dataset("train")[0], extra={}), PAIR), "not a toy scene"),
 ]
 
 

@@ -1,18 +1,16 @@
-"""Where the data sets come from, and `fetch`, which fills a root folder with what their readers need.
+"""Sources of the datasets, and `fetch`, which downloads what their readers need into a root folder.
 
-The addresses are those that the authors' and later projects' pages give. An archive that was downloaded is removed
-after unpacking; one that was put there by hand, or left by an interrupted unpacking, stays.
+The addresses are those on the pages of the authors and of later projects. A downloaded archive is removed after
+unpacking; one that was put there by hand, or left by an interrupted unpacking, stays.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import os
-import socket
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,18 +29,18 @@ from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file of a data set. Size and SHA-256 only where published, and where all mirrors serve the same bytes."""
+    """One file of a dataset. Size and SHA-256 are given where published and where all mirrors serve the same bytes."""
 
     path: str  # under the root
     urls: tuple[str, ...]  # mirrors, in order
     size: int | None = None
     sha256: str | None = None
-    unpack: tuple[Members, ...] = ()  # an archive (zip or tar.gz, told by its bytes) if not empty
-    by_hand: str = ""  # where a person finds it; the first mirror if empty
+    unpack: tuple[Members, ...] = ()  # an archive (zip or tar.gz, by its first bytes) if not empty
+    by_hand: str = ""  # page for a download by hand; the first mirror if empty
 
 
 def _visual_genome_images(name: str, size: int, sha256: str) -> RemoteFile:
-    """One of the two archives that fill `images/`. Together they hold every image of both VG150 and VG200."""
+    """Describe one of the two archives for `images/`; together they hold every image of VG150 and VG200."""
     return RemoteFile(
         name,
         (
@@ -68,7 +66,7 @@ _IMAGES = (  # sizes and digests: the download checksums of Hugging Face's `visu
 
 
 def _scene_graphs(path: str, name: str, *more: str) -> RemoteFile:
-    """A file of the VG150 authors, at both addresses that their laboratory has had."""
+    """Describe a file of the VG150 authors, at the two addresses that their laboratory has had."""
     return RemoteFile(
         name,
         (
@@ -133,17 +131,17 @@ def fetch(
     timeout: float = 30.0,
     retries: int = 3,
 ) -> list[Path]:
-    """Fill `root` with the files of a data set: vrd, vg150 or vg200. What is there already is left as it is.
+    """Download the files of a dataset (vrd, vg150 or vg200) to `root`. What exists already is left as it is.
 
     Args:
         name: a key of `FILES`.
-        root: the folder; made if missing. One fetch at a time may fill it.
-        files: other sources than `FILES[name]`, e.g. an own mirror.
+        root: the folder, created if missing; locked against a second fetch.
+        files: sources instead of `FILES[name]`, e.g. a local mirror.
         timeout: seconds without a byte that count as a stall.
         retries: further attempts at a mirror that answered and failed, before the next one.
 
     Returns:
-        The files and folders that are new. None: everything was there, and nothing was downloaded.
+        The files and folders that are new; none if everything existed.
     """
     if files is None and name not in FILES:
         raise PolyadicError(f"fetch: no dataset is called {name!r}; known: {', '.join(FILES)}")
@@ -157,7 +155,7 @@ def fetch(
         missing = [file for file in (FILES[name] if files is None else files) if not _is_there(file, root, title)]
         if missing:
             root.mkdir(parents=True, exist_ok=True)
-            with _alone(root, title):
+            with _only_one(root, title):
                 for file in missing:
                     got, lost = _get(file, root, title, bring)
                     new += got
@@ -165,7 +163,7 @@ def fetch(
     except OSError as error:
         cure = "choose another --root"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            cure = "make room and run the command again, it goes on where it stopped"
+            cure = "free some space and run the command again, which resumes"
         raise PolyadicError(
             f"{title}: cannot write to {error.filename or root}: {error.strerror or error}; {cure}"
         ) from error
@@ -180,35 +178,31 @@ def fetch(
 
 
 def _is_there(file: RemoteFile, root: Path, title: str) -> bool:
-    """Nothing to do for this file, be it fetched or put there by hand."""
+    """Return whether the file exists, fetched or put there by hand; refuse one of a wrong format."""
     path = root / file.path
     if file.unpack:
         return is_unpacked(path, file.unpack, root)
     if not path.exists():
         return False
-    wrong = _complaint(file, path)
-    if wrong is not None:
-        raise PolyadicError(f"{title}: {path} is {wrong}; remove it and run the command again")
+    problem = _problem(file, path)
+    if problem is not None:
+        raise PolyadicError(f"{title}: {path} is {problem}; remove it and run the command again")
     return True
 
 
 def _get(file: RemoteFile, root: Path, title: str, bring: Callable[..., None]) -> tuple[list[Path], list[str]]:
     """Download one file unless it was put there by hand, and unpack it: what is new, or what to do by hand."""
-    if _is_there(file, root, title):  # another fetch has just brought it
-        return [], []
     path = root / file.path
     by_hand = path.exists()
     try:
         if not by_hand:
-            bring(file.urls, path, size=file.size, sha256=file.sha256, check=partial(_complaint, file))
+            bring(file.urls, path, size=file.size, sha256=file.sha256, check=partial(_problem, file))
         if not file.unpack:
             return [path], []
         unpack(path, file.unpack, root)
     except UnavailableError as error:
         page = file.by_hand or file.urls[0]
-        return [], [
-            f"{file.path} could not be fetched ({error}): get it by hand, e.g. from {page}, and put it at {path}"
-        ]
+        return [], [f"{file.path} could not be fetched ({error}): download it by hand, e.g. from {page}, to {path}"]
     except ArchiveError as error:
         raise PolyadicError(f"{title}: {path} is {error}; remove it and run the command again") from error
     if not by_hand:
@@ -216,8 +210,8 @@ def _get(file: RemoteFile, root: Path, title: str, bring: Callable[..., None]) -
     return [root / members.place for members in file.unpack], []
 
 
-def _complaint(file: RemoteFile, path: Path) -> str | None:
-    """What the bytes at `path` are instead of what they should be, or None. An archive is read through."""
+def _problem(file: RemoteFile, path: Path) -> str | None:
+    """Return what the file at `path` is instead of what it should be, or None. An archive is read to its end."""
     if file.unpack:
         try:
             read_through(path, file.unpack)
@@ -239,35 +233,18 @@ def _complaint(file: RemoteFile, path: Path) -> str | None:
 
 
 @contextmanager
-def _alone(root: Path, title: str) -> Iterator[None]:
-    """One fetch per root: a lock file with the owner's process, taken over if that process is gone."""
-    lock = root / ".fetch.lock"
-    with suppress(FileNotFoundError):
-        if _is_dead(lock.read_text("utf-8")):
-            lock.unlink()
+def _only_one(root: Path, title: str) -> Iterator[None]:
+    """Lock the folder. The system drops the lock when the process ends; without `fcntl` there is none."""
     try:
-        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    except FileExistsError:
-        raise PolyadicError(
-            f"{title}: another fetch is filling {root}; wait for it, or remove {lock} if there is none"
-        ) from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(f"{os.getpid()} {socket.gethostname()}")
+        import fcntl
+    except ImportError:
         yield
-    finally:
-        lock.unlink(missing_ok=True)
-
-
-def _is_dead(owner: str) -> bool:
-    """The process was on this machine, and is no more."""
-    pid, _, host = owner.partition(" ")
-    if os.name != "posix" or host != socket.gethostname() or not pid.isdecimal():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+        return
+    with (root / ".fetch.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PolyadicError(f"{title}: another fetch is filling {root}; wait for it, or stop it") from None
+        except OSError:  # a file system without locks
+            pass
+        yield

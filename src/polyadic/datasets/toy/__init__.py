@@ -1,10 +1,10 @@
-"""A drawn world: small pictures, relations that follow from them, an annotator who picks some, and the exact truth.
+"""A toy world: small pictures, their relations, an annotator who picks some, and the exact distribution.
 
     theme (hidden) ──► tint of the background ─┐
           │            layout of things ───────┴─► picture
           └─► names ──► what the annotator writes  (which pairs: layout alone)
 
-It is drawn on the fly and needs no download. `truth` and `selected` are what a perfect network would answer.
+It is drawn on the fly and needs no download. `truth` and `selected` are what a perfect network would predict.
 """
 
 from __future__ import annotations

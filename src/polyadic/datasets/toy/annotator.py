@@ -1,4 +1,4 @@
-"""The annotator: which predicates hold, which pairs get picked, which predicates are written, and the exact law of it.
+"""The annotator: which predicates hold, which pairs and predicates are annotated, and their exact distribution.
 
 A pair is picked by distance, sizes and the subject's appearance. One or two of the predicates that hold are written,
 drawn by weights of (subject name, predicate, object name). Under one theme the names are certain, so the rows of a pair
@@ -22,21 +22,21 @@ _HOLDERS = [INDEX[key] for key in ("person", "dog", "bird")]
 _HELD = [INDEX[key] for key in ("flag", "box", "kite", "round", "hat")]
 _WEARERS = [INDEX[key] for key in ("person", "dog", "round")]
 _SUBJECT = np.array([appearance.subject for appearance in APPEARANCES])
-_NOTED = np.array([1, 1, 1, 1, 8, 8, 2, 1.5, 1, 0.6, 20, 40])  # by predicate: what is rare catches the eye
+_NOTED = np.array([1, 1, 1, 1, 8, 8, 2, 1.5, 1, 0.6, 20, 40])  # by predicate: rare ones are noticed more
 _PEAKED = 6.0  # weights of a predicate differ by up to exp(6) between two pairs of names
 # [S, P, O], a part of the world: no dataset's seed changes them
 WEIGHTS = np.exp(_PEAKED * np.random.default_rng(2020).random(VOCABULARY.sizes)) * _NOTED[:, None]
 
 
 def all_pairs(n: int) -> Int[np.ndarray, "B 2"]:
-    """Ordered pairs of different boxes."""
+    """Return all ordered pairs of different boxes."""
     return np.argwhere(~np.eye(n, dtype=bool))
 
 
 def holds(
     appearances: Int[np.ndarray, " N"], boxes: Float[np.ndarray, "N 4"], pairs: Int[np.ndarray, "B 2"]
 ) -> Bool[np.ndarray, "B P"]:
-    """Which predicates are true of each pair: at least one always is."""
+    """Mark the predicates that hold for each pair; at least one always does."""
     subject, object = pairs.T
     s, o = boxes[subject].T, boxes[object].T
     right, down = (s[0] + s[2] - o[0] - o[2]) / 2, (s[1] + s[3] - o[1] - o[3]) / 2  # from object to subject
@@ -76,7 +76,7 @@ def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _gap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Pixels between two boxes."""
+    """Return the distance between two boxes in pixels."""
     apart = np.maximum(a[:2], b[:2]) - np.minimum(a[2:], b[2:])
     return np.asarray(np.hypot(*apart.clip(0)))
 
@@ -84,7 +84,7 @@ def _gap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def picked(
     appearances: Int[np.ndarray, " N"], boxes: Float[np.ndarray, "N 4"], pairs: Int[np.ndarray, "B 2"]
 ) -> Float[np.ndarray, " B"]:
-    """P(the annotator picks the pair), whatever becomes of the others."""
+    """Return P(the annotator picks the pair), independently of the other pairs."""
     s, o = boxes[pairs[:, 0]].T, boxes[pairs[:, 1]].T
     sizes = np.log(_area(s) * _area(o)) - np.log(1000.0**2)
     odds = -1.9 + _SUBJECT[appearances[pairs[:, 0]]] - _gap(s, o) / 8 + 0.5 * sizes
@@ -94,7 +94,7 @@ def picked(
 def annotate(
     rng: np.random.Generator, appearances: Int[np.ndarray, " N"], boxes: Float[np.ndarray, "N 4"], theme: int
 ) -> Int[np.ndarray, "M 3"]:
-    """Rows (subject box, predicate, object box); an annotator who has picked nothing starts over."""
+    """Draw rows (subject box, predicate, object box); an annotator who picked nothing starts over."""
     pairs = all_pairs(len(boxes))
     chances = picked(appearances, boxes, pairs)
     chosen = np.zeros(len(pairs), bool)
@@ -112,7 +112,7 @@ def annotate(
 
 
 def selected(scene: Scene, pairs: Int[np.ndarray, "B 2"]) -> Float[np.ndarray, " B"]:
-    """P(the pair is annotated | picture), exactly."""
+    """Return the exact P(the pair is annotated | picture)."""
     appearances, _ = _from_extra(scene, pairs)
     others = 1 - picked(appearances, scene.boxes, all_pairs(len(scene.boxes)))
     anything = 1 - others.prod()  # an annotator who picks nothing starts over
@@ -120,7 +120,7 @@ def selected(scene: Scene, pairs: Int[np.ndarray, "B 2"]) -> Float[np.ndarray, "
 
 
 def truth(scene: Scene, pairs: Int[np.ndarray, "B 2"]) -> Float[np.ndarray, "B S P O"]:
-    """P(s, p, o | picture, pair, a row of its annotation), exactly: the mean over themes of the rows expected."""
+    """Return the exact P(s, p, o | picture, pair, a row of its annotation): the mean over themes of expected rows."""
     appearances, themes = _from_extra(scene, pairs)
     true = holds(appearances, scene.boxes, pairs)
     joint = np.zeros((len(pairs), *VOCABULARY.sizes))
@@ -132,7 +132,7 @@ def truth(scene: Scene, pairs: Int[np.ndarray, "B 2"]) -> Float[np.ndarray, "B S
 
 
 def expected_rows(weights: Float[np.ndarray, "B P"]) -> Float[np.ndarray, "B P"]:
-    """How often each predicate is written for a picked pair, two draws without replacement."""
+    """Return the expected number of rows per predicate of a picked pair: two draws without replacement."""
     first = weights / weights.sum(1, keepdims=True)
     several = (weights > 0).sum(1, keepdims=True) > 1
     odds = np.divide(first, 1 - first, out=np.zeros_like(first), where=several)
@@ -141,13 +141,13 @@ def expected_rows(weights: Float[np.ndarray, "B P"]) -> Float[np.ndarray, "B P"]
 
 
 def _from_extra(scene: Scene, pairs: Int[np.ndarray, "B 2"]) -> tuple[Int[np.ndarray, " N"], Float[np.ndarray, " K"]]:
-    """Appearances and P(theme | picture), for pairs that exist."""
+    """Return appearances and P(theme | picture); refuse pairs that do not exist."""
     n = len(scene.boxes)
     try:
         appearances = np.array([INDEX[key] for key in scene.extra["appearances"]])
         themes = tint_posterior(scene.extra["tint"])
     except (KeyError, IndexError, TypeError) as error:
-        raise PolyadicError(f"Scene {scene.name}: not of the drawn world (toy), so its truth is unknown") from error
+        raise PolyadicError(f"Scene {scene.name}: not a toy scene, so its true distribution is unknown") from error
     wrong = ((pairs < 0) | (pairs >= n)).any(1) | (pairs[:, 0] == pairs[:, 1])
     if wrong.any():
         got = pairs[wrong.argmax()].tolist()

@@ -1,4 +1,4 @@
-"""The pictures: flat shapes on whole pixels, painted with NumPy, so that every machine draws the same."""
+"""Draw pictures: flat shapes on whole pixels, painted with NumPy, identical on every machine."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ _LINE = 1  # the stencil's number for the outline; the colours follow
 
 @dataclass(frozen=True)
 class Thing:
-    """An object: what is drawn in which box, and how far its colours are off."""
+    """An object: its appearance, its box, and the shift of its colours."""
 
     key: str
     x: int
@@ -166,7 +166,7 @@ class Thing:
         return slice(self.y, self.y + self.height), slice(self.x, self.x + self.width)
 
     def common(self, other: Thing) -> int:
-        """Pixels in both boxes."""
+        """Count the pixels in both boxes."""
         width = min(self.x + self.width, other.x + other.width) - max(self.x, other.x)
         height = min(self.y + self.height, other.y + other.height) - max(self.y, other.y)
         return max(width, 0) * max(height, 0)
@@ -178,7 +178,7 @@ class Thing:
 
 @lru_cache(maxsize=4096)
 def stencil(key: str, width: int, height: int) -> UInt8[np.ndarray, "h w"]:
-    """Which colour each pixel of a box has, 0 for none. It touches all four sides of the box."""
+    """Return the colour of each pixel of a box, 0 for none; it touches all four sides of the box."""
     x, y = np.meshgrid((np.arange(width) + 0.5) / width, (np.arange(height) + 0.5) / height)
     picture = np.zeros((height, width), np.uint8)
     for colour, covers in PAINT[key][1]:
@@ -191,7 +191,7 @@ def stencil(key: str, width: int, height: int) -> UInt8[np.ndarray, "h w"]:
 
 
 def draw(tint: tuple[int, int], things: Sequence[Thing]) -> Image:
-    """The picture of a scene, the later things over the earlier ones."""
+    """Draw a scene, later things over earlier ones."""
     from PIL import Image
 
     canvas = np.empty((SIDE, SIDE, 3), np.uint8)

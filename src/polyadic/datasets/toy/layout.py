@@ -1,4 +1,4 @@
-"""Where things stand: some free, some beside, over or within another; hats on heads, small things at hand."""
+"""Arrange things: some anywhere, some beside, above or inside another; hats on heads, small things near hands."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ THEMES = ("farm", "city", "sea")
 
 @dataclass(frozen=True)
 class Appearance:
-    """A drawn thing: its names by theme (or one for all), how large and how common it is, how often a subject."""
+    """A kind of thing: its names by theme (or one for all), its size, how common it is, how often a subject."""
 
     key: str
     names: tuple[str, ...]
     side: tuple[int, int]  # least and greatest length of the longer side, in pixels
     ratio: float  # height / width
-    share: float  # how often it is drawn, against the others
+    share: float  # how often it is drawn, relative to the others
     subject: float  # added to the log-odds that the annotator takes it as a subject
 
 
@@ -70,7 +70,7 @@ _CENTRES = np.array([[0.0, -10.0], [8.7, 5.0], [-8.7, 5.0]])  # by theme, around
 
 
 def _tints() -> Float[np.ndarray, "K 2 T"]:
-    """P(number | theme) of the tint's two numbers, which are independent under a theme."""
+    """Compute P(number | theme) of the tint's two numbers, which are independent given the theme."""
     values = np.arange(-TINT, TINT + 1)
     density = np.exp(-0.5 * ((values - _CENTRES[..., None]) / _SPREAD) ** 2)
     return np.asarray(density / density.sum(-1, keepdims=True))
@@ -80,7 +80,7 @@ TINTS = _tints()
 
 
 def tint_posterior(tint: Sequence[int]) -> Float[np.ndarray, " K"]:
-    """P(theme | picture), by Bayes' rule: themes are equally common."""
+    """Return P(theme | picture) by Bayes' rule; themes are equally common."""
     joint = TINTS[:, 0, tint[0] + TINT] * TINTS[:, 1, tint[1] + TINT]
     return np.asarray(joint / joint.sum())
 
@@ -89,19 +89,19 @@ SEEN = 0.45  # the least share of a thing's pixels that the others leave visible
 _LEAST, _MOST = 6, 10  # things in a scene
 _SHARED = 0.7  # the greatest share of a larger thing's box in the box of a smaller one
 _TRIES = 30
-_SHADE = 18  # colours are off by as much, in each channel
-# whom a small thing is drawn at, where there is one
+_SHADE = 18  # the largest shift of a colour, in each channel
+# near whom a small thing is drawn, if there is one
 _BEARERS = dict.fromkeys(("flag", "box", "kite", "round"), ("person", "dog")) | {"hat": ("person", "dog", "round")}
 _SHARES = [appearance.share for appearance in APPEARANCES]
 
 
 def between(rng: np.random.Generator, low: int, high: int) -> int:
-    """A whole number from `low` to `high`. Only `rng.random` is used: its stream is the same in every NumPy."""
+    """Draw a whole number from `low` to `high`, by `rng.random` alone: its stream is the same in every NumPy."""
     return low + int(rng.random() * (high - low + 1))
 
 
 def pick(rng: np.random.Generator, weights: Sequence[float]) -> int:
-    """An index, drawn by weights."""
+    """Draw an index with probability proportional to its weight."""
     left = rng.random() * sum(weights)
     for i, weight in enumerate(weights):
         left -= weight
@@ -111,14 +111,14 @@ def pick(rng: np.random.Generator, weights: Sequence[float]) -> int:
 
 
 def arrange(rng: np.random.Generator) -> tuple[Thing, ...]:
-    """The things of a scene, the larger first, as they are drawn; each at least `SEEN` visible."""
+    """Place the things of a scene, larger ones first, as they are drawn; `SEEN` of each stays visible."""
     while True:
         drawn = [APPEARANCES[pick(rng, _SHARES)] for _ in range(between(rng, _LEAST, _MOST))]
         sized = sorted(
             ((appearance, size_of(appearance, between(rng, *appearance.side))) for appearance in drawn),
             key=lambda item: -item[1][0] * item[1][1],
         )
-        owner = np.zeros((SIDE, SIDE), np.int64)  # whose pixel it is, counted from 1; 0 is nobody's
+        owner = np.zeros((SIDE, SIDE), np.int64)  # number of the thing that owns the pixel, from 1; 0 is background
         placed: list[Thing] = []
         for appearance, size in sized:
             thing = _place(rng, appearance, size, placed=placed, owner=owner)
@@ -163,7 +163,7 @@ def _place(
 
 
 def _propose(rng: np.random.Generator, key: str, width: int, height: int, placed: list[Thing]) -> tuple[int, int]:
-    """The corner of a place that may do."""
+    """Propose the top left corner of a place."""
     bearers = [one for one in placed if one.key in _BEARERS.get(key, ())]
     if bearers and rng.random() < 0.75:
         one = bearers[between(rng, 0, len(bearers) - 1)]

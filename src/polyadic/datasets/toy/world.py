@@ -1,4 +1,4 @@
-"""The drawn world as a dataset. Scene i of a split depends on the seed, the split and i alone."""
+"""The toy world as a dataset. Scene i of a split depends on the seed, the split and i alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class World:
-    """So many scenes; a smaller world of the same seed is the beginning of a larger one."""
+    """Numbers of scenes and a seed; a smaller world of the same seed is a prefix of a larger one."""
 
     train: int = 800
     test: int = 200
@@ -35,7 +35,7 @@ class World:
                 raise PolyadicError(f"World: {name} must be a whole number from 0 up, got {value!r}")
 
     def dataset(self, split: str) -> Dataset:
-        """The scenes of `train` or `test`; `load_dataset("toy", split="fit")` parts the training scenes further."""
+        """Return the scenes of `train` or `test`; `load_dataset("toy", split="fit")` splits the training scenes."""
         if split not in SPLITS:
             raise PolyadicError(f"World: no split is called {split!r}; known: {', '.join(SPLITS)}")
         scenes = tuple(_scene(self.seed, split, number) for number in range(getattr(self, split)))
@@ -63,12 +63,12 @@ def _scene(seed: int, split: str, number: int) -> Scene:
 
 
 def read(root: Path, split: str, report: Report) -> Dataset:
-    """The default world, whatever the root: there are no files."""
+    """Return the default world, which needs no files."""
     return World().dataset(split)
 
 
 def write(world: World, folder: str | Path) -> list[Path]:
-    """Pictures in `images/`, and COCO + `rel_annotations` per split, which `load_dataset("coco", folder)` reads."""
+    """Write pictures to `images/` and one COCO file per split, which `load_dataset("coco", folder)` reads."""
     folder = Path(folder).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)

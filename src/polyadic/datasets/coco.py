@@ -32,7 +32,7 @@ LISTS = {  # required keys of the records
 
 
 def has_validation(root: Path) -> bool:
-    """Whether the folder has a separate validation split."""
+    """Return whether the folder has a separate validation split."""
     return bool(_candidates(root, "validation"))
 
 

@@ -54,7 +54,7 @@ class Location(NamedTuple):
         self.report.problems.append(Problem(kind, self.file, self.record, field, message, severity))
 
     def box_ok(self, box: Any, size: Size | None, field: str) -> bool:
-        """Whether xyxy numbers are a box: an inverted box is an error, one that leaves the frame a warning."""
+        """Return whether xyxy numbers are a box: an inverted box is an error, one that leaves the frame a warning."""
         if not (isinstance(box, (list, tuple)) and len(box) == 4 and all(map(is_number, box))):
             self.add("not a box", field, f"a box is four finite numbers, got {box!r:.80}")
             return False
@@ -69,7 +69,7 @@ class Location(NamedTuple):
         return True
 
     def class_ok(self, index: Any, start: int, n: int, field: str) -> bool:
-        """Whether a class number is one of `n` that count from `start`."""
+        """Return whether a class number is one of `n` that count from `start`."""
         if is_number(index) and start <= index < start + n and index == int(index):
             return True
         self.add("unknown class", field, f"expected a class from {start} to {start + n - 1}, got {index!r:.40}")

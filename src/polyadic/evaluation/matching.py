@@ -122,7 +122,7 @@ def seen_keys(seen: Int[np.ndarray, "M 3"] | None, protocols: Sequence[Protocol]
 
 
 def among(keys: Int[np.ndarray, " M"], ascending: Int[np.ndarray, " K"]) -> Bool[np.ndarray, " M"]:
-    """Whether each key is one of `ascending`."""
+    """Return whether each key is one of `ascending`."""
     at = np.searchsorted(ascending, keys)
     known: np.ndarray = np.append(ascending, -1)[at] == keys
     return known

@@ -3,7 +3,7 @@
     python benchmarks/training.py --csv results/training.csv
 
 Epoch: the steps of one epoch of stage 1 by `polyadic.training.train`, with features from the cache on disk (written in
-a run before) against features computed anew, the same heads; drawn pictures scaled to the size that the backbone gets.
+a run before) against features computed again, the same heads; drawn pictures scaled to the size that the backbone gets.
 Head: the paper's three branches (4,096 wide, rank 5, VRD's classes) on all ordered pairs of an image, forward, and
 forward with backward; gathered is `TripletHead`, per pair runs the same branches on one row per pair.
 """
@@ -46,7 +46,7 @@ def epochs(config: Config, folder: Path) -> list[float]:
 
 def compare_epochs(images: int) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    print(f"Epoch of stage 1, {round(0.9 * images)} pictures     cached, s   computed anew, s   ratio")
+    print(f"Epoch of stage 1, {round(0.9 * images)} pictures     cached, s   computed again, s   ratio")
     for backbone in BACKBONES:
         config = config_of(backbone, images)
         with tempfile.TemporaryDirectory() as folder:

@@ -12,44 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tiny_runs import Command
 from vrd_files import RIDER, TEST, relation, write_vrd
 
-from polyadic.cli import main, spread
+from polyadic.cli import spread
 from polyadic.datasets import load_dataset
 from polyadic.io.records import write_relations
 from polyadic.structures.relations import Relations
-
-
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-class Run:
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-
-    def __call__(self, *arguments: str | Path) -> Result:
-        import warnings
-
-        code = 0
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            try:
-                main([str(argument) for argument in arguments])
-            except SystemExit as stop:
-                code = int(stop.code or 0)
-        out, err = self.capsys.readouterr()
-        assert "Traceback" not in out + err
-        return Result(code, out, err)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    import warnings
-
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main replaces it
-    return Run(capsys)
 
 
 def write_predictions(root: Path, split: str, path: Path) -> Path:
@@ -88,7 +57,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
     assert out.endswith("[]\n")
 
 
-def test_an_option_of_many_values_takes_all_words_up_to_the_next_option(tmp_path: Path) -> None:
+def test_an_option_with_several_values_takes_all_words_up_to_the_next_option(tmp_path: Path) -> None:
     assert spread(["p", "--k", "1", "10", "free", "--json"]) == ["p", "--k", "1", "--k", "10", "--k", "free", "--json"]
     file = tmp_path / "p.jsonl"
     file.touch()
@@ -96,10 +65,12 @@ def test_an_option_of_many_values_takes_all_words_up_to_the_next_option(tmp_path
     assert spread(["--root", "a", "b", "--task", "phrase"]) == ["--root", "a", "b", "--task", "phrase"]
 
 
-def test_evaluate_gives_every_row_with_its_protocol_baseline_and_ceiling(run: Run, root: Path, tmp_path: Path) -> None:
+def test_evaluate_reports_recall_baseline_and_ceiling_per_protocol(
+    command: Command, root: Path, tmp_path: Path
+) -> None:
     file = write_predictions(root, "test", tmp_path / "p.jsonl")
     arguments = (file, "--dataset", "vrd", "--root", root, "--protocol", "lu2016", "--task", "phrase", "--k", "1", "10")
-    shown = run("evaluate", *arguments)
+    shown = command("evaluate", *arguments)
     assert shown.code == 0
     for text in (
         "lu2016 phrase, k = 1 triplet (4 truths in 2 images)",
@@ -108,11 +79,11 @@ def test_evaluate_gives_every_row_with_its_protocol_baseline_and_ceiling(run: Ru
         "ceiling",
     ):
         assert text in shown.out
-    lines = run("evaluate", *arguments, "--csv").out.splitlines()
+    lines = command("evaluate", *arguments, "--csv").out.splitlines()
     assert lines[0] == "what,dataset,split,protocol,task,k,k_unit,subset,N,recall,mean_recall"
     assert 'predictions,vrd,test,"lu2016 phrase, k = 10 triplets",phrase,10,triplet,all,50,100.0,100.0' in lines
     assert '"ceiling, relabelled",vrd,test,"lu2016 phrase, any k",phrase,any,,all,any,75.0,' in lines
-    value = json.loads(run("evaluate", *arguments, "--json").out)
+    value = json.loads(command("evaluate", *arguments, "--json").out)
     recalls = {(r["what"], r["k"], r["subset"], r["N"]): r["recall"] for r in value["recalls"]}
     assert recalls["predictions", 1, "all", 50] == 0
     assert recalls["predictions", 10, "all", 50] == 100
@@ -120,34 +91,36 @@ def test_evaluate_gives_every_row_with_its_protocol_baseline_and_ceiling(run: Ru
     assert value["ceilings"][0]["protocol"] == "lu2016 phrase, any k"
 
 
-def test_free_k_is_chosen_on_validation_predictions_and_never_on_the_test_split(run: Run, tmp_path: Path) -> None:
+def test_free_k_is_chosen_on_validation_predictions_and_never_on_the_test_split(
+    command: Command, tmp_path: Path
+) -> None:
     many: dict[str, Any] = {f"{i}.jpg": [relation(RIDER, 0, (1, [40, 90, 5, 80]))] for i in range(20)}
     root = write_vrd(tmp_path / "vrd", train=many, pictures=False)
     test = write_predictions(root, "test", tmp_path / "test.jsonl")
     validation = write_predictions(root, "validation", tmp_path / "validation.jsonl")
     base = (test, "--dataset", "vrd", "--root", root, "--k", "1", "free")
-    without = run("evaluate", *base)
+    without = command("evaluate", *base)
     assert without.code == 0
     assert "no row for free k" in without.out
     assert "k = 2" not in without.out
-    with_validation = run("evaluate", *base, "--validation", validation)
+    with_validation = command("evaluate", *base, "--validation", validation)
     assert "free k = 2, chosen on 2 validation images" in with_validation.out
     assert "lu2016 relationship, k = 2 triplets" in with_validation.out
-    value = json.loads(run("evaluate", *base, "--validation", validation, "--json").out)
+    value = json.loads(command("evaluate", *base, "--validation", validation, "--json").out)
     assert value["free_k"] == {"lu2016 relationship": 2}
-    alone = run("evaluate", test, "--dataset", "vrd", "--root", root, "--k", "free")
+    alone = command("evaluate", test, "--dataset", "vrd", "--root", root, "--k", "free")
     assert (alone.code, alone.out) == (1, "")
-    mixed = run("evaluate", test, "--dataset", "vrd", "--root", root, "--k", "free", "--validation", test)
+    mixed = command("evaluate", test, "--dataset", "vrd", "--root", root, "--k", "free", "--validation", test)
     assert mixed.code == 1
     assert "test.jsonl, record 1: image 'c.jpg' is not among the 2 images of vrd validation" in mixed.err
 
 
-def test_every_switch_has_an_option(run: Run, root: Path, tmp_path: Path) -> None:
+def test_every_switch_has_an_option(command: Command, root: Path, tmp_path: Path) -> None:
     file = write_predictions(root, "test", tmp_path / "p.jsonl")
     switches = (
         "--match many-to-one --aggregate image-mean --k-unit predicate --no-prediction drop --tie last --iou-offset 0"
     )
-    shown = run(
+    shown = command(
         "evaluate", file, "--dataset", "vrd", "--root", root, *switches.split(), "--top", "5", "7", "--bootstrap", "10"
     )
     assert shown.code == 0
@@ -177,53 +150,53 @@ def test_every_switch_has_an_option(run: Run, root: Path, tmp_path: Path) -> Non
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_mistakes_in_the_options_are_one_line(
-    run: Run, root: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+def test_bad_options_print_one_line(
+    command: Command, root: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     file = write_predictions(root, "test", tmp_path / "p.jsonl")
-    result = run("evaluate", file, "--dataset", "vrd", "--root", root, *arguments)
+    result = command("evaluate", file, "--dataset", "vrd", "--root", root, *arguments)
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith("polyadic: ")
     assert result.err.count("\n") == 1
     assert message in result.err
 
 
-def test_predictions_for_images_that_do_not_exist_are_named(run: Run, root: Path, tmp_path: Path) -> None:
+def test_predictions_for_unknown_images_are_an_error(command: Command, root: Path, tmp_path: Path) -> None:
     file = write_predictions(root, "test", tmp_path / "p.jsonl")
     file.write_text(file.read_text().replace('"d.jpg"', '"z.jpg"'))
-    result = run("evaluate", file, "--dataset", "vrd", "--root", root)
+    result = command("evaluate", file, "--dataset", "vrd", "--root", root)
     assert result.code == 1
     assert "p.jsonl, record 2: image 'z.jpg' is not among the 2 images of vrd test" in result.err
     file.write_text(file.read_text().replace('"z.jpg"', '"images/d.png"'))
-    assert "did you mean 'd.jpg'?" in run("evaluate", file, "--dataset", "vrd", "--root", root).err
+    assert "did you mean 'd.jpg'?" in command("evaluate", file, "--dataset", "vrd", "--root", root).err
 
 
-def test_predictions_that_look_wrong_are_scored_with_a_note(run: Run, root: Path, tmp_path: Path) -> None:
+def test_suspicious_predictions_are_scored_with_a_note(command: Command, root: Path, tmp_path: Path) -> None:
     file = write_predictions(root, "test", tmp_path / "p.jsonl")
     first, second = file.read_text().splitlines()
     arguments = (file, "--dataset", "vrd", "--root", root, "--k", "5")
     file.write_text(first + "\n")
-    assert "1 of 2 images have no record in the predictions" in run("evaluate", *arguments).out
+    assert "1 of 2 images have no record in the predictions" in command("evaluate", *arguments).out
     far = json.loads(first)
     far["boxes"][0]["box"] = [0, 0, 400, 500]
     file.write_text(json.dumps(far) + "\n" + second)
     assert (
         "boxes leave the frame in 1 images (c.jpg: [0.0, 0.0, 400.0, 500.0] in 100 x 100)"
-        in run("evaluate", *arguments).out
+        in command("evaluate", *arguments).out
     )
     lines = [json.loads(line) for line in (first, second)]
     small = [[{**box, "box": [x / 100 for x in box["box"]]} for box in line["boxes"]] for line in lines]
     file.write_text("\n".join(json.dumps({**x, "boxes": y}) for x, y in zip(lines, small, strict=True)))
-    assert "all boxes lie within 2 pixels" in run("evaluate", *arguments).out
+    assert "all boxes lie within 2 pixels" in command("evaluate", *arguments).out
     file.write_text("\n".join(json.dumps({**x, "size": [100, 50]}) for x in lines))
-    assert "another aspect ratio than the annotated frame in 2 images" in run("evaluate", *arguments).out
-    assert "at most 2 per pair of boxes: a larger k changes nothing" in run("evaluate", *arguments).out
+    assert "another aspect ratio than the annotated frame in 2 images" in command("evaluate", *arguments).out
+    assert "at most 2 per pair of boxes: a larger k changes nothing" in command("evaluate", *arguments).out
     file.write_text("\n")
-    empty = run("evaluate", *arguments)
+    empty = command("evaluate", *arguments)
     assert (empty.code, empty.err) == (1, "polyadic: p.jsonl: no predictions in the file\n")
 
 
-def test_names_that_the_terminal_cannot_show_do_not_stop_a_command(root: Path) -> None:
+def test_names_the_terminal_cannot_encode_are_replaced(root: Path) -> None:
     (root / "objects.json").write_text(json.dumps(["person", "horse", "hüt"]))
     code = f"from polyadic.cli import main; main(['data', 'stats', 'vrd', '--root', {str(root)!r}])"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -232,15 +205,15 @@ def test_names_that_the_terminal_cannot_show_do_not_stop_a_command(root: Path) -
     assert "h?t 1" in done.stdout
 
 
-def test_a_missing_training_split_costs_the_baseline_and_says_so(run: Run, root: Path, tmp_path: Path) -> None:
+def test_without_a_training_split_there_is_a_note_and_no_baseline(command: Command, root: Path, tmp_path: Path) -> None:
     file = write_predictions(root, "test", tmp_path / "p.jsonl")
     (root / "annotations_train.json").unlink()
-    result = run("evaluate", file, "--dataset", "vrd", "--root", root)
+    result = command("evaluate", file, "--dataset", "vrd", "--root", root)
     assert result.code == 0
     assert "no count table and no zero-shot recall" in result.out
 
 
-def test_check_names_file_record_field_and_number(run: Run, tmp_path: Path) -> None:
+def test_check_reports_file_record_and_field(command: Command, tmp_path: Path) -> None:
     bad = [
         relation((7, [1, 5, 1, 5]), 0, RIDER),
         relation(RIDER, 9, (1, [9, 5, 1, 5])),
@@ -249,7 +222,7 @@ def test_check_names_file_record_field_and_number(run: Run, tmp_path: Path) -> N
     root = write_vrd(tmp_path / "vrd", train={"a.jpg": bad, "b.jpg": []})
     folder = root / "sg_dataset" / "sg_train_images"
     (folder / "b.jpg").unlink()
-    result = run("data", "check", "vrd", "--root", root)
+    result = command("data", "check", "vrd", "--root", root)
     assert result.code == 1
     for line in (
         "vrd train: 2 images",
@@ -264,50 +237,50 @@ def test_check_names_file_record_field_and_number(run: Run, tmp_path: Path) -> N
         "no problems",
     ):
         assert line in result.out
-    value = json.loads(run("data", "check", "vrd", "--root", root, "--json").out)
+    value = json.loads(command("data", "check", "vrd", "--root", root, "--json").out)
     assert value["splits"][0]["missing images"] == ["b.jpg"]
     assert len(value["splits"][0]["problems"]) == 4
     assert {"kind", "file", "record", "field", "message", "severity"} == set(value["splits"][0]["problems"][0])
 
 
-def test_check_passes_a_sound_dataset_and_missing_pictures_only_by_an_explicit_word(run: Run, root: Path) -> None:
-    assert run("data", "check", "vrd", "--root", root).code == 0
+def test_check_fails_on_missing_images_unless_they_are_allowed(command: Command, root: Path) -> None:
+    assert command("data", "check", "vrd", "--root", root).code == 0
     (root / "sg_dataset" / "sg_test_images" / "c.jpg").unlink()
-    assert run("data", "check", "vrd", "--root", root).code == 1
-    assert run("data", "check", "vrd", "--root", root, "--allow-missing-images").code == 0
+    assert command("data", "check", "vrd", "--root", root).code == 1
+    assert command("data", "check", "vrd", "--root", root, "--allow-missing-images").code == 0
 
 
-def test_check_finds_pictures_that_are_none_or_have_another_shape(run: Run, root: Path) -> None:
+def test_check_reports_unreadable_images_and_wrong_sizes(command: Command, root: Path) -> None:
     folder = root / "sg_dataset" / "sg_train_images"
     (folder / "a.jpg").write_text("no picture")
     Image.new("RGB", (90, 50)).save(folder / "b.jpg")
-    result = run("data", "check", "vrd", "--root", root)
+    result = command("data", "check", "vrd", "--root", root)
     assert result.code == 1
     assert "a.jpg: not a picture, or damaged" in result.out
     assert "b.jpg: the picture is 90 x 50, its frame 100 x 100" in result.out
 
 
-def test_check_finds_empty_splits_and_images_in_two_splits(run: Run, tmp_path: Path) -> None:
+def test_check_reports_empty_splits_and_images_in_two_splits(command: Command, tmp_path: Path) -> None:
     both = {"c.jpg": TEST["c.jpg"]}
-    result = run("data", "check", "vrd", "--root", write_vrd(tmp_path / "a", train=both))
+    result = command("data", "check", "vrd", "--root", write_vrd(tmp_path / "a", train=both))
     assert result.code == 1
     assert "c.jpg: is in train and in test" in result.out
-    result = run("data", "check", "vrd", "--root", write_vrd(tmp_path / "b", train={}))
+    result = command("data", "check", "vrd", "--root", write_vrd(tmp_path / "b", train={}))
     assert result.code == 1
     assert "the split train has no images" in result.out
 
 
-def test_check_goes_on_past_a_split_that_cannot_be_read(run: Run, root: Path) -> None:
+def test_check_continues_after_an_unreadable_split(command: Command, root: Path) -> None:
     (root / "annotations_train.json").write_text("{")
-    result = run("data", "check", "vrd", "--root", root)
+    result = command("data", "check", "vrd", "--root", root)
     assert result.code == 1
     assert "annotations_train.json: not complete JSON" in result.out
     assert "vrd test: 2 images" in result.out
 
 
-def test_stats_are_a_table_and_json(run: Run, root: Path) -> None:
-    assert "zero-shot test truths: 2 of 4 (50.0%)" in run("data", "stats", "vrd", "--root", root).out
-    value = json.loads(run("data", "stats", "vrd", "--root", root, "--json").out)
+def test_stats_print_a_table_or_json(command: Command, root: Path) -> None:
+    assert "zero-shot test truths: 2 of 4 (50.0%)" in command("data", "stats", "vrd", "--root", root).out
+    value = json.loads(command("data", "stats", "vrd", "--root", root, "--json").out)
     train, test = value["splits"]
     assert (train["images"], train["relations"], train["distinct triplets"]) == (3, 5, 3)
     assert (train["images without relations"], train["relations repeated exactly"]) == (1, 1)
@@ -319,25 +292,20 @@ def test_stats_are_a_table_and_json(run: Run, root: Path) -> None:
     assert value["zero-shot"] == {"truths": 4, "zero-shot truths": 2, "share": 0.5}
 
 
-def test_convert_there_and_back_gives_the_same_annotations(run: Run, root: Path, tmp_path: Path) -> None:
-    assert run("data", "convert", "vrd", "--root", root, "--to", "coco", "--out", tmp_path / "coco").code == 0
+def test_converting_to_coco_and_back_gives_the_same_annotations(command: Command, root: Path, tmp_path: Path) -> None:
+    assert command("data", "convert", "vrd", "--root", root, "--to", "coco", "--out", tmp_path / "coco").code == 0
     assert (
-        run("data", "convert", "coco", "--root", tmp_path / "coco", "--to", "vrd", "--out", tmp_path / "back").code == 0
+        command("data", "convert", "coco", "--root", tmp_path / "coco", "--to", "vrd", "--out", tmp_path / "back").code
+        == 0
     )
     assert json.loads((tmp_path / "back" / "annotations_test.json").read_text()) == TEST
-    again = run("data", "convert", "vrd", "--root", root, "--to", "coco", "--out", tmp_path / "coco")
+    again = command("data", "convert", "vrd", "--root", root, "--to", "coco", "--out", tmp_path / "coco")
     assert again.code == 1
     assert again.err.count("\n") == 1
 
 
-def test_fetch_of_an_unknown_dataset_is_one_line(run: Run, tmp_path: Path) -> None:
-    result = run("data", "fetch", "vrt", "--root", tmp_path)
-    assert result.code == 1
-    assert result.err.count("\n") == 1
-
-
-def test_a_root_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
-    for command in ("check", "stats"):
-        result = run("data", command, "vrd", "--root", tmp_path / "none")
+def test_a_missing_root_prints_one_line(command: Command, tmp_path: Path) -> None:
+    for name in ("check", "stats"):
+        result = command("data", name, "vrd", "--root", tmp_path / "none")
         assert result.code == 1
         assert "Give the folder that holds the dataset as" in result.err

@@ -8,11 +8,10 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from model_cases import prepared
+from model_cases import prepared, true_detections
 from tiny_runs import PIXELS, Command, call, write_tiny
 
 from polyadic.evaluation import Evaluator
@@ -23,11 +22,6 @@ from polyadic.model.scoring import ALL, ScoreTerms
 from polyadic.structures.relations import Relations
 
 NONE = ScoreTerms(selected=False, prior=False, geometry=False)
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
 
 
 @pytest.fixture(scope="module")
@@ -64,24 +58,18 @@ def test_a_run_scores_like_the_file_of_its_predictions(command: Command, folder:
     assert most == int(k) if k != "any" else most > 3  # ranked for this k, not cut to it afterwards
 
 
-def test_every_k_is_ranked_for_itself(folder: Path) -> None:
+def test_each_k_is_ranked_separately(folder: Path) -> None:
     run = open_run(folder / "run")
     settings = [(k, parts) for parts in (ALL, NONE) for k in (3, None, 1, 70)]
     lists = predict_split(run.model, run.images(), settings, top=60)
     for (k, parts), found in zip(settings, lists, strict=True):
         for scene, each in zip(run.data, found, strict=True):
-            alone = prepared(run.model, each_detection(scene), scene.open()).rank(k, 60, terms=parts)
+            alone = prepared(run.model, true_detections(scene), scene.open()).rank(k, 60, terms=parts)
             assert np.array_equal(each.pairs, alone.pairs)
             assert np.array_equal(each.triplets, alone.triplets)
             np.testing.assert_allclose(each.scores, alone.scores, rtol=0, atol=1e-5)
             assert len(each) == 60 or k == 1
     assert not np.array_equal(lists[0][0].triplets, lists[4][0].triplets)
-
-
-def each_detection(scene: Any) -> Any:
-    from model_cases import true_detections
-
-    return true_detections(scene)
 
 
 def test_free_k_is_the_best_k_of_the_validation_images(command: Command, folder: Path) -> None:
@@ -105,7 +93,7 @@ def test_free_k_is_the_best_k_of_the_validation_images(command: Command, folder:
     assert {row["k"] for row in value["recalls"] if row["what"] == "predictions"} == {best}
 
 
-def test_the_cache_makes_no_difference_and_the_model_alone_needs_a_root(
+def test_the_cache_does_not_change_results_and_a_bare_model_needs_a_root(
     command: Command, folder: Path, tmp_path: Path
 ) -> None:
     options = ("--k", "2", "--csv")
@@ -119,7 +107,7 @@ def test_the_cache_makes_no_difference_and_the_model_alone_needs_a_root(
     assert not (tmp_path / "features").exists()
 
 
-def test_parts_are_left_out_by_name(command: Command, folder: Path) -> None:
+def test_without_leaves_out_the_named_parts(command: Command, folder: Path) -> None:
     options = ("--k", "2", "--csv", "--top", "5", "20", "100")
     whole = rows(command("evaluate", folder / "run", *options).out)
     less = rows(command("evaluate", folder / "run", *options, "--without", "prior", "selected").out)
@@ -151,7 +139,9 @@ def boxes(folder: Path) -> Path:
     return write_relations(folder / "boxes.jsonl", found, run.data.vocabulary)
 
 
-def test_detections_make_it_relationship_detection(command: Command, folder: Path, boxes: Path, tmp_path: Path) -> None:
+def test_with_detections_the_task_is_relationship_detection(
+    command: Command, folder: Path, boxes: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "saved.jsonl"
     options = ("--k", "4", "--csv", "--detections", boxes, "--save", file)
     result = command("evaluate", folder / "toy", *options)
@@ -170,22 +160,24 @@ def test_detections_make_it_relationship_detection(command: Command, folder: Pat
     assert "no detections of validation images" in free.message
 
 
-def test_without_relabel_every_answer_has_the_detectors_labels(
+def test_without_relabel_every_relation_has_the_detectors_labels(
     command: Command, folder: Path, boxes: Path, tmp_path: Path
 ) -> None:
     names = open_run(folder / "toy").data.vocabulary
     kept = []
     for name, words in (("all", ()), ("less", ("--without", "relabel"))):
         file = tmp_path / f"{name}.jsonl"
-        told = command("evaluate", folder / "toy", "--k", "2", "--csv", "--detections", boxes, "--save", file, *words)
-        assert ("predictions without relabel" in told.out) == bool(words)
+        message = command(
+            "evaluate", folder / "toy", "--k", "2", "--csv", "--detections", boxes, "--save", file, *words
+        )
+        assert ("predictions without relabel" in message.out) == bool(words)
         saved = list(read_relations(file, names, []))
         assert all(len(each) and each.labels is not None for each in saved)
         kept.append(all(np.array_equal(x.labels[x.pairs], x.triplets[:, ::2]) for x in saved if x.labels is not None))
     assert kept == [False, True]
 
 
-def test_without_dedup_a_run_ranks_as_if_repeats_cost_nothing(command: Command, folder: Path, tmp_path: Path) -> None:
+def test_without_dedup_repeats_are_not_penalised(command: Command, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "toy", tmp_path / "dear")
     for config in (tmp_path / "dear").rglob("config.json"):
         value = json.loads(config.read_text())
@@ -216,7 +208,7 @@ def test_without_dedup_a_run_ranks_as_if_repeats_cost_nothing(command: Command, 
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_mistakes_are_one_line(
+def test_user_errors_print_one_line(
     command: Command, folder: Path, boxes: Path, options: tuple[str, ...], message: str
 ) -> None:
     words = [str(boxes) if word == "BOXES" else word for word in options]
@@ -224,7 +216,7 @@ def test_mistakes_are_one_line(
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_model_of_another_vocabulary_is_refused_in_one_line(command: Command, folder: Path, tmp_path: Path) -> None:
+def test_a_model_with_another_vocabulary_is_an_error(command: Command, folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(folder / "drawn", other)
     for split in ("train", "test"):
@@ -238,7 +230,7 @@ def test_a_model_of_another_vocabulary_is_refused_in_one_line(command: Command, 
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_is_no_run_is_refused_in_one_line(command: Command, tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_an_error(command: Command, tmp_path: Path) -> None:
     assert "is not a run: it has no config.json" in command("evaluate", tmp_path).message
     file = tmp_path / "p.jsonl"
     file.touch()
@@ -246,7 +238,7 @@ def test_what_is_no_run_is_refused_in_one_line(command: Command, tmp_path: Path)
     assert "--without is for a run" in command("evaluate", file, "--dataset", "toy", "--without", "prior").message
 
 
-def test_predicate_classification_gives_the_run_the_true_labels(command: Command, folder: Path) -> None:
+def test_predicate_classification_uses_ground_truth_labels(command: Command, folder: Path) -> None:
     tasks = ("--task", "phrase-classification", "predicate-classification", "--k", "2", "--top", "20", "--json")
     value = json.loads(command("evaluate", folder / "toy", *tasks).out)
     mine = [row for row in value["recalls"] if (row["what"], row["subset"]) == ("predictions", "all")]

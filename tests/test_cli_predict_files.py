@@ -17,11 +17,6 @@ from polyadic import progress
 from polyadic.experiments.photos import PhotoLog, drawing_paths
 
 
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_models(tmp_path_factory.mktemp("models"))
@@ -33,7 +28,7 @@ def here(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return lay_out(tmp_path, models)
 
 
-def test_what_cannot_be_read_is_passed_over_and_the_rest_done(command: Command, here: Path) -> None:
+def test_unreadable_photos_are_skipped_and_reported(command: Command, here: Path) -> None:
     Path("photos/1.png").write_text("no picture")
     Path("photos/3.png").unlink()
     Path("photos/3.png").symlink_to("nowhere")
@@ -52,7 +47,7 @@ def test_what_cannot_be_read_is_passed_over_and_the_rest_done(command: Command, 
     assert "skipping 3 photos that are already in r.jsonl" in again.err
 
 
-def test_ctrl_c_keeps_what_is_done_and_resuming_ends_in_the_same_file(
+def test_an_interrupted_and_resumed_output_is_identical(
     command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("predict", "pixels", "photos", *BOXES, "--batch", "2", "--out")
@@ -78,7 +73,7 @@ def test_ctrl_c_keeps_what_is_done_and_resuming_ends_in_the_same_file(
 
 
 @pytest.mark.parametrize("cut", [1, 5, 200, "end", "all"])
-def test_a_line_that_was_cut_off_is_written_anew(command: Command, here: Path, cut: int | str) -> None:
+def test_a_truncated_last_line_is_rewritten(command: Command, here: Path, cut: int | str) -> None:
     words = ("predict", "pixels", "photos", *BOXES, "--out")
     command(*words, "whole.jsonl")
     whole = Path("whole.jsonl").read_bytes()
@@ -90,17 +85,17 @@ def test_a_line_that_was_cut_off_is_written_anew(command: Command, here: Path, c
     assert Path("r.jsonl").read_bytes() == whole
 
 
-def test_a_file_of_another_kind_is_not_gone_on_in(command: Command, here: Path) -> None:
+def test_a_file_with_other_content_or_options_is_not_resumed(command: Command, here: Path) -> None:
     words = ("predict", "evidence", "photos", *BOXES, "--out")
     assert command(*words, "r.jsonl").code == 0
     content = Path("r.jsonl").read_bytes()
     assert "r.jsonl exists: continue it with --resume" in command(*words, "r.jsonl").message
     other: list[tuple[str, ...]] = [("--top", "9"), ("--k", "2"), ("--min-score", "1e-9"), ("--subject", "dog")]
     for options in (*other, ("--unknown", "keep")):
-        told = command(*words, "r.jsonl", "--resume", *options).message
-        assert "was written with another model or other options" in told
-    told = command("predict", "pixels", *words[2:], "r.jsonl", "--resume").message
-    assert "another model" in told
+        message = command(*words, "r.jsonl", "--resume", *options).message
+        assert "was written with another model or other options" in message
+    message = command("predict", "pixels", *words[2:], "r.jsonl", "--resume").message
+    assert "another model" in message
     assert Path("r.jsonl").read_bytes() == content
     for foreign in (b"a note that somebody keeps", b'{"image": "x"}\n', b"text\n", b'{"objects": []}'):
         Path("note").write_bytes(foreign)
@@ -112,7 +107,7 @@ def test_a_file_of_another_kind_is_not_gone_on_in(command: Command, here: Path) 
     assert command(*words, "empty").code == 0
 
 
-def test_a_model_whose_numbers_were_changed_is_another_model(command: Command, here: Path, models: Path) -> None:
+def test_a_changed_config_is_another_model(command: Command, here: Path, models: Path) -> None:
     shutil.copytree(models / "evidence", "own")
     words = ("predict", "own", "photos", *BOXES, "--out", "r.jsonl")
     assert command(*words).code == 0
@@ -122,7 +117,7 @@ def test_a_model_whose_numbers_were_changed_is_another_model(command: Command, h
     assert "another model" in command(*words, "--resume").message
 
 
-def test_places_that_cannot_be_written_are_told_before_a_photo_is_read(
+def test_unwritable_targets_are_an_error_before_any_photo_is_read(
     command: Command, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polyadic.structures.images.open_photo", lambda path: pytest.fail("a photo was read"))
@@ -133,12 +128,12 @@ def test_places_that_cannot_be_written_are_told_before_a_photo_is_read(
     assert "--draw: boxes.jsonl/in cannot be a folder" in command(*words, "--draw", "boxes.jsonl/in").message
     os.mkfifo("pipe")
     for options in ((), ("--overwrite",), ("--resume",)):
-        told = command(*words, "--out", "pipe", *options).message
-        assert "--out: pipe is not a regular file" in told
+        message = command(*words, "--out", "pipe", *options).message
+        assert "--out: pipe is not a regular file" in message
     assert Path("pipe").is_fifo()
 
 
-def test_a_full_disk_leaves_whole_lines(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_complete_records(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("predict", "evidence", "photos", *BOXES, "--out")
     assert command(*words, "whole.jsonl").code == 0
     write = PhotoLog.write
@@ -169,14 +164,14 @@ def test_a_full_disk_leaves_whole_lines(command: Command, here: Path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(PhotoLog, "write", full)
-        told = command(*words, "r.jsonl").message
-    assert "r.jsonl cannot be written (No space left on device); its records are complete" in told
+        message = command(*words, "r.jsonl").message
+    assert "r.jsonl cannot be written (No space left on device); its records are complete" in message
     assert len(records("r.jsonl")) == 2
     assert command(*words, "r.jsonl", "--resume").code == 0
     assert Path("r.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
 
 
-def test_pictures_lie_as_the_photos_do(command: Command, here: Path) -> None:
+def test_drawings_mirror_the_layout_of_the_photos(command: Command, here: Path) -> None:
     result = command("predict", "evidence", "photos/0.png", "photos/1.png", *BOXES, "--draw", "new/drawn")
     assert result.code == 0
     assert result.out.endswith("new/drawn\n")
@@ -187,18 +182,18 @@ def test_pictures_lie_as_the_photos_do(command: Command, here: Path) -> None:
     assert Path("new/drawn/4.svg").read_text().startswith("<svg")
 
 
-def test_a_photo_is_never_drawn_over(command: Command, here: Path) -> None:
+def test_a_drawing_never_replaces_a_photo(command: Command, here: Path) -> None:
     before = Path("photos/0.png").read_bytes()
     Path("link").symlink_to("photos")
     for folder in ("photos", "link"):
         words = ("predict", "evidence", "photos", *BOXES, "--draw", folder)
         for options in (("--overwrite",), ("--resume", "--out", "r")):
-            told = command(*words, *options).message
-            assert f"--draw: {folder}/0.png is one of the photos" in told
+            message = command(*words, *options).message
+            assert f"--draw: {folder}/0.png is one of the photos" in message
     assert Path("photos/0.png").read_bytes() == before
 
 
-def test_two_photos_of_one_name_get_two_pictures(tmp_path: Path) -> None:
+def test_photos_with_equal_names_get_different_drawings(tmp_path: Path) -> None:
     root = tmp_path / "root"
     paths = [root / name for name in ("a/x.jpg", "b/x.jpg", "b/x.png", "y.jpg", "Y.png", "y.jpg.gif")]
     paths += [tmp_path / "c" / "x.jpg", tmp_path / "d" / "x.jpg"]
@@ -211,7 +206,7 @@ def test_two_photos_of_one_name_get_two_pictures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b.png", "dög 日本.png", "new\nline.png", "[1]*.png", "raw\udcff.png"])
-def test_a_name_may_have_any_letters(command: Command, here: Path, name: str) -> None:
+def test_file_names_may_have_any_characters(command: Command, here: Path, name: str) -> None:
     try:
         shutil.move("photos/0.png", f"photos/{name}")
     except (OSError, UnicodeError):

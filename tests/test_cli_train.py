@@ -21,11 +21,6 @@ from polyadic.config import PRESETS, leaves, load_config
 SHORT = ("--triplets.epochs", "1", "--selection.epochs", "0")
 
 
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs share it, and with it their features."""
@@ -37,7 +32,7 @@ def tiny(folder: Path) -> Path:
     return write_tiny(folder)
 
 
-def test_training_says_what_it_made_and_what_to_type_next(command: Command, folder: Path, tiny: Path) -> None:
+def test_training_prints_the_model_and_the_next_command(command: Command, folder: Path, tiny: Path) -> None:
     out = folder / "said"
     result = command(
         "train", tiny, "--out", out, "--head.rank=3", "--triplets.rate", "2e-3", "--seed", "1", *PIXELS, *SHORT
@@ -52,7 +47,7 @@ def test_training_says_what_it_made_and_what_to_type_next(command: Command, fold
     assert [dict(leaves(config))[key] for key in keys] == [3, 2e-3, 1, 1, 32, (8,)]
 
 
-def test_an_interrupted_run_goes_on_by_one_word_to_the_same_weights(command: Command, folder: Path, tiny: Path) -> None:
+def test_a_resumed_run_ends_with_the_same_weights(command: Command, folder: Path, tiny: Path) -> None:
     words = ["train", str(tiny), "--triplets.epochs", "20", "--selection.epochs", "1", "--out"]
     out = folder / "interrupted"
     code = f"from polyadic.cli import main; main({[*words, str(out)]!r})"
@@ -76,7 +71,7 @@ def test_an_interrupted_run_goes_on_by_one_word_to_the_same_weights(command: Com
     assert all(torch.equal(resumed[name], straight[name]) for name in straight)
 
 
-def test_a_run_is_never_overwritten_without_the_word(command: Command, folder: Path, tiny: Path) -> None:
+def test_a_run_is_replaced_only_with_overwrite(command: Command, folder: Path, tiny: Path) -> None:
     out = folder / "kept"
     train = ("train", tiny, "--out", out, *SHORT)
     assert command(*train).code == 0
@@ -98,7 +93,9 @@ def test_a_run_is_never_overwritten_without_the_word(command: Command, folder: P
     assert [each.name for each in folder.iterdir() if "kept" in each.name] == ["kept"]
 
 
-def test_what_is_no_run_is_not_removed(command: Command, tmp_path: Path, folder: Path, tiny: Path) -> None:
+def test_overwrite_refuses_a_folder_that_is_not_a_run(
+    command: Command, tmp_path: Path, folder: Path, tiny: Path
+) -> None:
     out = tmp_path / "photos"
     out.mkdir()
     (out / "config.json").write_text("{}")
@@ -112,10 +109,8 @@ def test_what_is_no_run_is_not_removed(command: Command, tmp_path: Path, folder:
     ("words", "message"),
     [
         (("--head.rnk", "3"), "no config key head.rnk; did you mean head.rank?"),
-        (("--smoothin", "3"), "no config key smoothin; did you mean ranking.smoothing?"),
         (("--resum", "3"), "no option --resum; did you mean --resume?"),
         (("--head", "3"), "head is a section"),
-        (("--head.rank", "three"), "head.rank: expected a whole number, got 'three'"),
         (("--head.rank", "0"), "head.rank: expected a whole number >= 1"),
         (("--triplets.optimiser", "sdg"), "did you mean sgd?"),
         (("--head.rank",), "--head.rank needs a value"),
@@ -125,7 +120,7 @@ def test_what_is_no_run_is_not_removed(command: Command, tmp_path: Path, folder:
     ],
 )
 @pytest.mark.usefixtures("unchecked")
-def test_mistakes_are_one_line_and_leave_nothing_behind(
+def test_user_errors_print_one_line_and_create_nothing(
     command: Command, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
     result = command("train", write_tiny(tmp_path), "--out", tmp_path / "run", *words)
@@ -138,12 +133,12 @@ def test_a_config_must_be_named(command: Command, tmp_path: Path) -> None:
     assert "no preset and no file is called toi" in command("train", "toi", "--out", tmp_path / "run").message
 
 
-def test_flags_stand_anywhere_and_in_both_forms() -> None:
+def test_config_fields_may_stand_anywhere_and_use_an_equals_sign() -> None:
     words = ["--head.rank", "3", "toy", "--ranking.prior", "-1", "--seed=2", "--data.root=a=b"]
     assert split_words(words) == ("toy", {"head.rank": "3", "ranking.prior": "-1", "seed": "2", "data.root": "a=b"})
 
 
-def test_a_printed_config_trains_the_same_run(command: Command, tmp_path: Path) -> None:
+def test_a_printed_preset_loads_as_the_preset(command: Command, tmp_path: Path) -> None:
     printed = command("config", "toy").out
     assert "rank = 5" in printed
     assert "# paper: R, Table 4" in printed
@@ -152,24 +147,13 @@ def test_a_printed_config_trains_the_same_run(command: Command, tmp_path: Path) 
     assert load_config(path) == PRESETS["toy"]
 
 
-def test_the_presets_are_listed_with_a_line_each(command: Command) -> None:
+def test_config_lists_the_presets(command: Command) -> None:
     lines = command("config").out.splitlines()
     assert [line.split()[0] for line in lines] == list(PRESETS)
     assert lines[0].split(maxsplit=1)[1].startswith("dataset vrd, ")
 
 
-def test_config_loads_no_torch() -> None:
-    code = (
-        "import sys, polyadic.cli\n"
-        "try: polyadic.cli.main(['config', 'toy'])\n"
-        "except SystemExit: pass\n"
-        "print(sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'numpy', 'timm'}))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.endswith("[]\n")
-
-
-def test_a_terminal_sees_numbers_and_time_left_and_a_pipe_sees_lines(
+def test_progress_bars_are_shown_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "150")
@@ -189,7 +173,7 @@ def test_a_terminal_sees_numbers_and_time_left_and_a_pipe_sees_lines(
             assert (text in shown) is terminal
 
 
-def test_the_root_of_the_data_is_kept_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_root_is_stored_as_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("data", "draw", "--out", tmp_path / "drawn", "--train", "24", "--test", "6") == 0
     monkeypatch.chdir(tmp_path)
     tiny = write_tiny(tmp_path)

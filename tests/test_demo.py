@@ -17,14 +17,7 @@ from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments import demo
 
 
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
-
-
-def test_it_trains_scores_draws_and_says_where_and_what_next(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_trains_scores_and_draws(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = load_config(write_tiny(tmp_path))
     monkeypatch.setattr(demo, "PRESETS", {"toy": tiny})
     monkeypatch.setattr(demo, "RANKS", (1, 2))
@@ -47,7 +40,7 @@ def test_it_trains_scores_draws_and_says_where_and_what_next(
 
 
 @pytest.mark.parametrize("k", [None, 1, 3])
-def test_the_truth_s_list_is_that_of_sorting_everything(k: int | None) -> None:
+def test_best_triplets_equal_a_full_sort(k: int | None) -> None:
     scene = World(1, 1).dataset("test")[0]
     pairs = np.argwhere(~np.eye(len(scene.boxes), dtype=bool))
     score = truth(scene, pairs) * selected(scene, pairs)[:, None, None, None]
@@ -67,7 +60,7 @@ def test_the_truth_s_list_is_that_of_sorting_everything(k: int | None) -> None:
         assert score[(at, *triplet)] == value
 
 
-def test_the_truth_is_beyond_what_ranks_without_it() -> None:
+def test_the_exact_distribution_reaches_high_recall() -> None:
     rows = demo.truth_rows(World(1, 20).dataset("test").scenes)
     recall = {(row.k, row.N): row.recall or 0.0 for row in rows}
     assert set(recall) == {("free", 50), ("free", 100), ("1", 50), ("1", 100)}

@@ -51,7 +51,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> list[Scene]:
     return made
 
 
-def test_the_photos_do_not_depend_on_the_order_of_the_files_and_more_of_them_begin_with_the_same(
+def test_chosen_photos_do_not_depend_on_file_order(
     scenes: list[Scene],
 ) -> None:
     chosen = [scene.name for scene in choose_scenes(scenes, 12)]
@@ -61,7 +61,7 @@ def test_the_photos_do_not_depend_on_the_order_of_the_files_and_more_of_them_beg
     assert [scene.name for scene in choose_scenes(scenes, 5)] == chosen[:5]
 
 
-def test_photos_have_truths_to_hit_but_are_no_crowds_and_bring_new_classes(scenes: list[Scene]) -> None:
+def test_chosen_photos_have_4_to_12_relations_and_new_classes_first(scenes: list[Scene]) -> None:
     chosen, known, old = choose_scenes(scenes, 100), set[int](), False
     assert {scene.name for scene in chosen} == {scene.name for scene in scenes if 4 <= len(scene.relations) <= 12}
     varied = 0
@@ -75,7 +75,7 @@ def test_photos_have_truths_to_hit_but_are_no_crowds_and_bring_new_classes(scene
     assert 3 < varied < len(chosen)
 
 
-def test_repeated_truths_count_once_and_photos_that_are_not_there_are_left_out(tmp_path: Path) -> None:
+def test_repeated_relations_count_once_and_missing_photos_are_skipped(tmp_path: Path) -> None:
     few = a_scene(0, [0, 1], 3, tmp_path)
     grey(8, 6).save(few.image)
     assert choose_scenes([replace(few, relations=np.concatenate([few.relations] * 3))], 12) == []
@@ -86,7 +86,7 @@ def test_repeated_truths_count_once_and_photos_that_are_not_there_are_left_out(t
 
 
 @pytest.mark.parametrize("hits", [[True, False, True], [False, False, False], [None, None, None]])
-def test_hits_have_a_tick_that_touches_no_text_in_the_list_and_on_the_arrow(hits: list[bool | None]) -> None:
+def test_ticks_of_hits_touch_no_text(hits: list[bool | None]) -> None:
     relations = [replace(RIDE, predicate=f"p{i}", text=f"person p{i} horse", hit=hit) for i, hit in enumerate(hits)]
     drawing = plan_column(grey(), BOXES, NAMES, relations, title="with", width=400)
     ticks = [shape for shape in drawing.shapes if isinstance(shape, Polyline) and shape.kind == "tick"]
@@ -112,7 +112,7 @@ def test_the_list_is_below_the_photo_and_as_wide() -> None:
     assert render_png(drawing).size == drawing.size
 
 
-def test_another_list_may_stand_below_all_boxes() -> None:
+def test_a_column_may_list_other_relations() -> None:
     far = replace(RIDE, subject=7, object=9, text="dog on sofa (2 times)")
     drawing = plan_column(grey(), BOXES, NAMES, [], title="given", width=400, listed=[far])
     words = [shape.text for shape in drawing.shapes if isinstance(shape, Text)]
@@ -140,11 +140,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     boxes = [Detections(s.name, s.boxes + 2, s.labels, np.full(len(s.boxes), 0.9)) for s in data if s.name != "c.jpg"]
     write_detections(folder / "boxes.jsonl", boxes, data.vocabulary)
     return folder
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
 
 
 def slow_hits(folder: Path, parts: ScoreTerms) -> int:
@@ -184,7 +179,7 @@ def test_one_command_draws_the_photos_and_counts_the_annotated_triplets(
     assert again.out.startswith("1 photos")
 
 
-def test_a_model_that_leaves_the_prior_out_gets_the_paper_s_or_the_one_asked_for(folder: Path, tmp_path: Path) -> None:
+def test_figures_use_the_given_prior_or_the_papers(folder: Path, tmp_path: Path) -> None:
     run = open_run(folder / "run")
     boxes = {s.name: Detections(s.name, s.boxes, s.labels, np.ones(len(s.boxes))) for s in run.data}
     whole = draw_figures(run, boxes, tmp_path / "whole", prior=1.0)
@@ -201,7 +196,7 @@ def test_a_model_that_leaves_the_prior_out_gets_the_paper_s_or_the_one_asked_for
         draw_figures(run, boxes, tmp_path / "none")
 
 
-def test_data_without_such_photos_are_refused_in_one_line(command: Command, folder: Path, tmp_path: Path) -> None:
+def test_a_dataset_without_suitable_photos_is_an_error(command: Command, folder: Path, tmp_path: Path) -> None:
     root = write_vrd(tmp_path / "vrd")
     options = ("--detections", folder / "boxes.jsonl", "--out", tmp_path / "out", "--data", root)
     shown = command("reproduce", "vrd-pictures", folder / "run", *options).message

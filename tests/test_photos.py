@@ -61,7 +61,7 @@ def spy_on_batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_folders_are_searched_through_and_patterns_filled_in(tmp_path: Path) -> None:
+def test_folders_are_searched_and_patterns_expanded(tmp_path: Path) -> None:
     touch(tmp_path, "b/2.JPG", "b/1.png", "b/deep/er/3.webp", "b/note.txt", "b/.hidden.jpg", "b/._1.png", "b/.t/4.jpg")
     (tmp_path / "b" / "folder.jpg").mkdir()
     touch(tmp_path, "a.gif", "c [1].png")
@@ -76,20 +76,12 @@ def test_folders_are_searched_through_and_patterns_filled_in(tmp_path: Path) -> 
     assert names("c [1].png", "none.jpg") == [
         "c [1].png",
         "none.jpg",
-    ]  # a file's name is no pattern; the absent is told
+    ]  # a file's name is no pattern; the absent is message
     (tmp_path / "b" / "lost.jpg").symlink_to(tmp_path / "nowhere.jpg")
     assert names("b")[-1] == "b/lost.jpg"
 
 
-def test_where_no_photo_is_meant_that_is_told(tmp_path: Path) -> None:
-    touch(tmp_path, "b/note.txt")
-    with pytest.raises(PolyadicError, match=r"b: no image in this folder \(.avif, .bmp, .*\.webp\)"):
-        find_photos([str(tmp_path / "b")])
-    with pytest.raises(PolyadicError, match=r"\*.jpg: no file matches this pattern"):
-        find_photos([f"{tmp_path}/*.jpg"])
-
-
-def test_boxes_belong_to_the_photo_whose_path_ends_with_their_image() -> None:
+def test_detections_match_the_photo_whose_path_ends_with_their_image_name() -> None:
     two = given("a/x.jpg", "b/x.jpg")
     assert matched(["/data/b/x.jpg", "/data/a/x.jpg"], two) == ["b/x.jpg", "a/x.jpg"]
     assert matched(["b/x.jpg", "c/x.jpg"], given("x.jpg", "b/x.jpg")) == ["b/x.jpg", "x.jpg"]  # the longest end
@@ -97,13 +89,13 @@ def test_boxes_belong_to_the_photo_whose_path_ends_with_their_image() -> None:
     assert matched(["p/ax.jpg", "p/y.jpg"], given("x.jpg", "y.jpg")) == [None, "y.jpg"]  # whole names alone
 
 
-def test_without_suffix_and_leading_zeros_names_fit_too() -> None:
+def test_names_match_without_suffix_and_leading_zeros() -> None:
     assert matched(["p/000000000139.jpg", "p/285.jpg"], given("285", "139")) == ["139", "285"]
     assert matched(["p/a.png", "p/b.png"], given("images/a.jpg", "images/b.jpg")) == ["images/a.jpg", "images/b.jpg"]
     assert matched(["p/a.png", "p/a.jpg"], given("a.jpg", "a.png")) == ["a.png", "a.jpg"]
 
 
-def test_boxes_that_fit_several_photos_are_given_to_none() -> None:
+def test_ambiguous_detections_match_no_photo() -> None:
     paths = [Path("a/x.jpg"), Path("b/x.jpg"), Path("y.jpg"), Path("z.jpg"), Path("q/w.gif")]
     items = match_detections(paths, given("x.jpg", "y.jpg", "a/w.jpg", "b/w.jpg"))
     assert [item.problem for item in items] == [
@@ -115,22 +107,22 @@ def test_boxes_that_fit_several_photos_are_given_to_none() -> None:
     ]
 
 
-def test_one_photo_and_boxes_of_one_image_belong_together() -> None:
+def test_a_single_photo_takes_the_only_detections() -> None:
     assert matched(["p/x.jpg"], given("x.png")) == ["x.png"]
     with pytest.warns(PolyadicWarning, match="using the boxes of 'other' for p/x.jpg"):
         assert matched(["p/x.jpg"], given("other")) == ["other"]
 
 
-def test_boxes_of_other_images_alone_are_refused_before_anything_is_read() -> None:
-    told = r"none of the 2 photos \(the first is x.jpg\) matches the detections of 3 images"
-    with pytest.raises(PolyadicError, match=told):
+def test_no_match_at_all_is_an_error() -> None:
+    message = r"none of the 2 photos \(the first is x.jpg\) matches the detections of 3 images"
+    with pytest.raises(PolyadicError, match=message):
         matched(["x.jpg", "y.jpg"], given("a", "b", "c"))
     with pytest.raises(PolyadicError, match=r"the detections of 0 images$"):
         matched(["x.jpg", "y.jpg"], {})
 
 
 @pytest.mark.parametrize("sources", [("pixels",), ("evidence",)], ids="+".join)
-def test_photos_come_in_order_and_as_each_alone(tmp_path: Path, sources: tuple[str, ...]) -> None:
+def test_batched_results_equal_single_predictions_in_order(tmp_path: Path, sources: tuple[str, ...]) -> None:
     model, items = model_of(*sources), items_of(tmp_path, (3, 0, 4, 1, 2))
     results = list(predict_photos(model, items, Question(top=7), batch=2))
     assert [each.name for each in results] == [item.name for item in items]
@@ -140,7 +132,7 @@ def test_photos_come_in_order_and_as_each_alone(tmp_path: Path, sources: tuple[s
         np.testing.assert_allclose(result.relations.scores, alone.scores, rtol=1e-5, atol=1e-5)
 
 
-def test_one_that_cannot_be_done_costs_the_others_nothing(tmp_path: Path) -> None:
+def test_one_bad_photo_does_not_affect_the_others(tmp_path: Path) -> None:
     items = items_of(tmp_path, (3, 2, 2, 3))
     (tmp_path / "1.png").write_text("no picture")
     assert items[2].detections is not None
@@ -154,7 +146,7 @@ def test_one_that_cannot_be_done_costs_the_others_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", [MemoryError, torch.OutOfMemoryError])
-def test_a_photo_that_needs_too_much_memory_is_passed_over(
+def test_a_photo_that_needs_too_much_memory_is_skipped(
     tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items, predict = items_of(tmp_path, (2, 3, 2)), RelationModel.score_many
@@ -168,11 +160,11 @@ def test_a_photo_that_needs_too_much_memory_is_passed_over(
 
     monkeypatch.setattr(RelationModel, "score_many", tight)
     results = list(predict_photos(model_of("evidence"), items, Question()))
-    told = f"{items[1].name}: not enough memory"
-    assert [each.problem for each in results] == [None, told, None]
+    message = f"{items[1].name}: not enough memory"
+    assert [each.problem for each in results] == [None, message, None]
 
 
-def test_what_is_done_is_left_out_but_shapes_no_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipping_done_photos_does_not_change_the_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, items, sizes = model_of("pixels", "evidence"), items_of(tmp_path, (2, 3, 4, 2, 3, 2, 4)), []
     whole = list(predict_photos(model, items, Question(), batch=3))
     sizes = spy_on_batches(monkeypatch)
@@ -184,7 +176,7 @@ def test_what_is_done_is_left_out_but_shapes_no_batches(tmp_path: Path, monkeypa
         assert np.array_equal(one.relations.scores, other.relations.scores)
 
 
-def test_crowded_photos_are_fewer_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crowded_photos_come_in_smaller_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items, sizes = items_of(tmp_path, (4, 4, 9, 2, 2, 2)), spy_on_batches(monkeypatch)
     monkeypatch.setattr(photos, "PAIRS", 24)  # 4 boxes have 12 ordered pairs
     found = list(predict_photos(model_of("evidence"), items, Question(), batch=8))
@@ -192,15 +184,7 @@ def test_crowded_photos_are_fewer_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert [each.name for each in found] == [item.name for item in items]
 
 
-def test_boxes_alone_are_enough_for_a_model_that_sees_no_pixels() -> None:
-    items = [Item(name, detections=each) for name, each in given("a", "b", "c").items()]
-    results = list(predict_photos(model_of("evidence"), items, Question()))
-    assert [(each.name, each.photo, each.problem) for each in results] == [(name, None, None) for name in "abc"]
-    (result,) = predict_photos(model_of("pixels"), items[:1], Question())
-    assert "this model needs pixels" in str(result.problem)
-
-
-def test_a_stop_is_heard_between_batches(tmp_path: Path) -> None:
+def test_an_interrupt_takes_effect_between_batches(tmp_path: Path) -> None:
     items = items_of(tmp_path, (2,) * 5)
     results = predict_photos(model_of("evidence"), items, Question(), batch=2)
     with interruptible():
@@ -209,15 +193,3 @@ def test_a_stop_is_heard_between_batches(tmp_path: Path) -> None:
         assert next(results).name == items[1].name  # of the same batch
         with pytest.raises(Interrupted):
             next(results)
-
-
-def test_a_question_leaves_out_what_scores_low_and_asks_by_name() -> None:
-    found = model_of("evidence").score(None, detections(4))
-    bar = found.rank(1, 20)[9].score * 0.999999
-    assert len(Question(least=bar)(found)) == 10
-    asked = Question(top=6, given=(("subject", "cat"), ("predicate", "by")))(found)
-    assert {each.names[:2] for each in asked} == {("cat", "by")}
-    assert len(asked) == 6
-    bar = asked[2].score * 0.999999
-    kept = Question(top=6, least=bar, given=(("subject", "cat"), ("predicate", "by")))(found)
-    assert [each.probability for each in kept] == [each.probability for each in asked][:3]

@@ -12,7 +12,6 @@ from typing import Any
 import detector_cases
 import numpy as np
 import pytest
-import torch
 from model_cases import model_of
 from model_cases import same as same_relations
 from tiny_runs import Command
@@ -26,7 +25,6 @@ from polyadic.detectors.faster_rcnn import Detector
 from polyadic.evaluation.compare import Comparison
 from polyadic.evaluation.protocol import Recall, get_protocol
 from polyadic.experiments.pictures import matches
-from polyadic.experiments.runs import evaluate_run, open_run
 from polyadic.experiments.table1 import COLUMNS, PAPER, table1
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
@@ -50,11 +48,6 @@ def config_of(detector: Path, **changes: Any) -> Config:
     return tiny(sources=("pixels", "evidence"), **own, **STAGE, **changes)
 
 
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A detector, and a relation model that was trained with it."""
@@ -64,7 +57,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_detector_stays_with_the_model_and_finds_its_boxes(root: Path, tmp_path: Path) -> None:
+def test_a_saved_model_includes_its_detector(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "run" / "model", tmp_path / "elsewhere")
     model = RelationModel.load(tmp_path / "elsewhere")
     scene = World(0, 6).dataset("test")[2]
@@ -78,7 +71,7 @@ def test_the_detector_stays_with_the_model_and_finds_its_boxes(root: Path, tmp_p
     assert kept == "detector"  # no path of this machine
 
 
-def test_its_boxes_are_those_that_a_file_would_give(root: Path, tmp_path: Path) -> None:
+def test_training_with_a_detector_equals_training_with_its_boxes_from_a_file(root: Path, tmp_path: Path) -> None:
     detector = Detector.load(root / "detector")
     scenes = World(24, 6).dataset("train").scenes
     found = (replace(detector(scene.open()), image=scene.name, size=scene.frame) for scene in scenes)
@@ -90,7 +83,7 @@ def test_its_boxes_are_those_that_a_file_would_give(root: Path, tmp_path: Path) 
     assert not (tmp_path / "run" / "model" / "detector").exists()
 
 
-def test_an_interrupted_search_for_boxes_goes_on_to_the_same_weights(
+def test_interrupted_detection_resumes_to_the_same_weights(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proposing, "IMAGES", 8)
@@ -118,7 +111,7 @@ def test_a_run_is_not_resumed_with_another_detector(root: Path, tmp_path: Path) 
         train(config_of(tmp_path / "other"), tmp_path / "run", resume=True)
 
 
-def test_boxes_are_kept_for_their_own_detector_and_precision(root: Path, tmp_path: Path) -> None:
+def test_cached_boxes_belong_to_one_detector_and_precision(root: Path, tmp_path: Path) -> None:
     scenes = World(0, 3).dataset("test").scenes
     one = Detector.load(root / "detector")
     proposing.detected(one, scenes, tmp_path)
@@ -135,26 +128,21 @@ def test_boxes_are_kept_for_their_own_detector_and_precision(root: Path, tmp_pat
         proposing.detected(one, (*scenes, scenes[0]))
 
 
-def test_a_detector_that_finds_nothing_is_told(root: Path, tmp_path: Path) -> None:
+def test_a_detector_without_detections_is_an_error(root: Path, tmp_path: Path) -> None:
     blind = Detector.load(root / "detector")
     Detector(blind.config.change(score=0.99), blind.vocabulary, fetch=False).save(tmp_path / "blind")
     with pytest.raises(PolyadicError, match="the detector finds no box in any training image: train it longer"):
         train(config_of(tmp_path / "blind"), tmp_path / "run")
 
 
-def test_a_split_that_is_none_is_refused(root: Path, command: Command) -> None:
-    shown = command("evaluate", root / "run", "--split", "tset")
-    assert "toy has no split 'tset'; known: train, test, fit, validation" in shown.message
-
-
-def test_a_detector_of_other_words_is_refused(tmp_path: Path) -> None:
+def test_a_detector_with_another_vocabulary_is_an_error(tmp_path: Path) -> None:
     detector_cases.detector_of().save(tmp_path / "detector")
     with pytest.raises(PolyadicError, match="was trained with another vocabulary"):
         train(config_of(tmp_path / "detector"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_table_1_needs_one_command(root: Path, command: Command) -> None:
+def test_evaluate_prints_table_1(root: Path, command: Command) -> None:
     shown = command("evaluate", root / "run", "--table1")
     assert shown.code == 0
     for words in ("relationship detection", "phrase detection", "k = 1 R@50", "k = 10 R@50", "free k R@50", "ceiling"):
@@ -168,7 +156,7 @@ def test_table_1_needs_one_command(root: Path, command: Command) -> None:
     assert "sets --task, --k and --top itself" in command("evaluate", root / "run", "--table1", "--k", "1").message
 
 
-def test_own_boxes_score_as_the_same_boxes_from_a_file(root: Path, command: Command, tmp_path: Path) -> None:
+def test_the_runs_detector_scores_like_its_boxes_from_a_file(root: Path, command: Command, tmp_path: Path) -> None:
     detector = Detector.load(root / "detector")
     scenes = World(24, 6).dataset("test").scenes
     found = (replace(detector(scene.open()), image=scene.name, size=scene.frame) for scene in scenes)
@@ -177,12 +165,6 @@ def test_own_boxes_score_as_the_same_boxes_from_a_file(root: Path, command: Comm
     own = command("evaluate", root / "run", *options)
     given = command("evaluate", root / "run", *options, "--detections", tmp_path / "boxes.safetensors")
     assert own.out == given.out
-
-
-def test_tasks_on_true_boxes_and_on_found_ones_do_not_mix(root: Path, command: Command) -> None:
-    shown = command("evaluate", root / "run", "--task", "relationship", "phrase-classification")
-    assert "leave out tasks on ground-truth boxes" in shown.message
-    assert command("evaluate", root / "run", "--k", "1").code == 0  # phrase classification, as before
 
 
 def test_overlapping_detections_are_left_out_when_tested_but_not_when_trained() -> None:
@@ -197,7 +179,7 @@ def test_overlapping_detections_are_left_out_when_tested_but_not_when_trained() 
     np.testing.assert_allclose(scores.detections.boxes, boxes[1:], atol=1e-4)  # the surer of the two stays
 
 
-def test_hits_are_annotated_triplets_on_boxes_that_both_overlap() -> None:
+def test_matches_equal_a_slow_overlap_check() -> None:
     rng = np.random.default_rng(0)
     for scene in World(0, 12).dataset("test"):
         if not len(scene.relations):
@@ -263,7 +245,7 @@ def recall_of(protocol: Any, top: int, value: float) -> Recall:
     return Recall(**values)
 
 
-def test_both_stages_are_one_command_that_goes_on(
+def test_one_command_trains_both_stages_and_reuses_them(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = detector_cases.tiny(score=0.0, most=7, **WORLD)
@@ -283,11 +265,3 @@ def test_both_stages_are_one_command_that_goes_on(
     again = command("reproduce", "toy-two-stages", "--out", tmp_path / "out")
     assert "held-out recall" not in again.err  # nothing is trained twice
     assert again.out.splitlines()[:-1] == shown.out.splitlines()[:-1]  # but for the seconds
-
-
-def test_evaluating_in_python_finds_boxes_too(root: Path) -> None:
-    run = open_run(root / "run")
-    protocol = get_protocol("lu2016").change(task="relationship", k_unit="triplet", tops=(50,))
-    (row,) = [row for what, row in evaluate_run(run, [protocol], (1,)).result.rows if what == "predictions"][:1]
-    assert 0 <= row.recall <= 100
-    assert torch.is_tensor(next(iter(run.model.state_dict().values())))

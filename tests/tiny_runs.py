@@ -69,3 +69,8 @@ class Command:
         out, err = self.capsys.readouterr()
         assert "Traceback" not in out + err
         return Result(code, out, err)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(capsys)

@@ -80,7 +80,7 @@ def convert(
     to: Annotated[str, typer.Option("--to", help="coco, or the format that the data came from.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the new files; nothing in it is overwritten.")],
     link_images: Annotated[
-        bool, typer.Option("--link-images", help="Link the folders of images into the new folder.")
+        bool, typer.Option("--link-images", help="Link the image folders into the new folder.")
     ] = False,
 ) -> None:
     """Convert a dataset to COCO with rel_annotations. Images stay where they are."""
@@ -115,7 +115,7 @@ def draw(
     out: Annotated[Path, typer.Option("--out", help="An empty folder for images and annotations.")],
     train: Annotated[int, typer.Option("--train", help="Number of training scenes.")] = 800,
     test: Annotated[int, typer.Option("--test", help="Number of test scenes.")] = 200,
-    seed: Annotated[int, typer.Option("--seed", help="Another seed draws other scenes of the same world.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the generated scenes.")] = 0,
 ) -> None:
     """Write the toy dataset to disk in the format of your own data: PNG images, COCO with rel_annotations."""
     from polyadic.datasets.toy.world import World, write

@@ -1,4 +1,4 @@
-"""`polyadic detect`: train a detector, and write the boxes that it finds in a split."""
+"""`polyadic detect`: train a detector and write its detections for a split."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polyadic.cli.train import replacing
 from polyadic.structures.vocabulary import PolyadicError
 
 app = typer.Typer(
-    help="Train an object detector, and write its boxes of a split.", no_args_is_help=True, rich_markup_mode="rich"
+    help="Train an object detector and write its detections for a split.", no_args_is_help=True, rich_markup_mode="rich"
 )
 OPTIONS = ("data", "dataset", "preset", "out", "resume", "overwrite", "help")
 PRESETS = "vgg16, resnet50-fpn, mobilenetv3-fpn, toy"
@@ -100,10 +100,10 @@ def run(
     dataset: Annotated[str | None, typer.Option("--dataset", help="Another dataset with the same classes.")] = None,
     data: DataRoot = None,
     batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Images per batch.")] = 8,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a file that was stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted file.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
 ) -> None:
-    """Write the detector's boxes of a split, and print how good they are."""
+    """Write the detector's boxes for a split and print their quality."""
     from polyadic.experiments.proposals import MOST, detect_split
 
     check_resume(resume, overwrite)

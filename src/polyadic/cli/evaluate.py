@@ -81,11 +81,15 @@ def command(
     ] = None,
     match: Annotated[
         Literal["one-to-one", "many-to-one"] | None,
-        typer.Option("--match", help="May several predictions hit one ground truth?", rich_help_panel=_PROTOCOL),
+        typer.Option(
+            "--match", help="Whether several predictions may hit one ground truth.", rich_help_panel=_PROTOCOL
+        ),
     ] = None,
     aggregate: Annotated[
         Literal["pooled", "image-mean"] | None,
-        typer.Option("--aggregate", help="Over all ground truths, or per image.", rich_help_panel=_PROTOCOL),
+        typer.Option(
+            "--aggregate", help="Average over all ground truths, or per image first.", rich_help_panel=_PROTOCOL
+        ),
     ] = None,
     k_unit: Annotated[
         Literal["triplet", "predicate"] | None,
@@ -93,7 +97,7 @@ def command(
     ] = None,
     no_prediction: Annotated[
         Literal["count", "drop"] | None,
-        typer.Option("--no-prediction", help="Images without predictions.", rich_help_panel=_PROTOCOL),
+        typer.Option("--no-prediction", help="Count or drop images without predictions.", rich_help_panel=_PROTOCOL),
     ] = None,
     tie: Annotated[
         Literal["first", "last"] | None,
@@ -146,7 +150,7 @@ def command(
 ) -> None:
     """Score predictions, or a run, under named protocols.
 
-    Beside them stand a count table and the ceiling of the boxes. Some options take several values: --k 1 10 free.
+    A count-table baseline and the ceiling of the boxes are shown too. Some options take several values: --k 1 10 free.
     """
     from polyadic.evaluation.protocol import get_protocol
 
@@ -308,7 +312,7 @@ def _file_scores(
 
 
 def _free_k(base: Protocol, place: tuple[str, str, Path | None], file: Path) -> tuple[int | None, int]:
-    """The k chosen on the validation split, and its number of images."""
+    """Choose k on the validation split; return it and the number of images."""
     from polyadic.datasets import load_dataset
     from polyadic.evaluation import choose_k
 
@@ -347,7 +351,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 def _detections(predictions: Path, path: Path | None, data: Dataset) -> dict[str, Detections] | None:
-    """The detector's boxes, if there is a file of them; Lu's predictions have theirs in the same folder."""
+    """Read the detector's boxes, if any; those of Lu's predictions are in the same folder."""
     from polyadic.io.records import read_detections
 
     if path is None and predictions.suffix == ".mat":

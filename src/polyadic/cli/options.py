@@ -1,4 +1,4 @@
-"""What several commands share: config fields as options, options of the same meaning, long jobs."""
+"""Shared by the commands: config fields as options, common options, long jobs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from polyadic.structures.vocabulary import PolyadicError
 
 ANY = {"allow_extra_args": True, "ignore_unknown_options": True}  # typer leaves config fields to us
 
-DATASETS = "vrd, vg150, vg200, toy (drawn scenes), or coco (your own data)"
+DATASETS = "vrd, vg150, vg200, toy (generated scenes), or coco (your own data)"
 DataRoot = Annotated[Path | None, typer.Option("--data", help="Folder of the dataset (config field data.root).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel="Output")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped, with its own config.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run with its stored config.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
 
 
 def examples(*lines: str) -> str:
-    """The last paragraphs of a help page."""
+    """Format the examples at the end of a help page."""
     return "\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 
@@ -67,7 +67,7 @@ def check_resume(resume: bool, overwrite: bool) -> None:
 
 
 def parse_k(word: str) -> int | None:
-    """The value of --k: a number, or None for any."""
+    """Parse --k: a number, or None for any."""
     if word == "any":
         return None
     if word.isascii() and word.isdecimal() and int(word) > 0:

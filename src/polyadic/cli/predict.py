@@ -27,8 +27,8 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[RUN] PATHS",
-            help="RUN: a training run or a saved model; default: the model that comes with polyadic, with VRD's "
-            "classes. PATHS: photos, folders, patterns; a model without pixels can do without, with --detections.",
+            help="RUN: a training run or a saved model; default: the pretrained VRD model. "
+            "PATHS: photos, folders or patterns; optional for a model without pixels, given --detections.",
         ),
     ] = None,
     detector: Annotated[
@@ -62,14 +62,14 @@ def command(
         Path | None,
         typer.Option(
             "--mapping",
-            help='The detector\'s class names to the model\'s, JSON or TOML: {"tv": "monitor"}. '
+            help='Map the detector\'s class names to the model\'s, JSON or TOML: {"tv": "monitor"}. '
             "Default: COCO's to VRD's.",
             rich_help_panel=_BOXES,
         ),
     ] = None,
     unknown: Annotated[
         Literal["drop", "keep"],
-        typer.Option("--unknown", help="Boxes of classes that the model does not know.", rich_help_panel=_BOXES),
+        typer.Option("--unknown", help="Drop or keep boxes of classes unknown to the model.", rich_help_panel=_BOXES),
     ] = "drop",
     top: Annotated[
         int, typer.Option("--top", metavar="N", min=1, help="Relations per photo.", rich_help_panel=_ANSWERS)
@@ -126,7 +126,7 @@ def command(
 ) -> None:
     """Find relations in photos: who does what to whom.
 
-    Boxes come from the run's own detector, from another one (--detector), or from a file (--detections).
+    Boxes come from the run's detector, another one (--detector), or a file (--detections).
     """
     from polyadic.experiments.photos import PhotoLog, Question, draw, drawing_paths, predict_photos
     from polyadic.pretrained import synonyms, table_file
@@ -190,7 +190,7 @@ def command(
 
 
 def _split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """RUN, if the first word is a folder that holds a model, and PATHS."""
+    """Split into RUN, if the first word is a folder with a model, and PATHS."""
     from polyadic.files import is_model
 
     if words and is_model(Path(words[0]).expanduser()):
@@ -226,7 +226,7 @@ def _given(subject: str | None, predicate: str | None, object: str | None) -> tu
 
 
 def _photos(run: Path | None, paths: Sequence[str]) -> list[Path]:
-    """The files that PATHS name, at least one of which must exist. Without a RUN, the first may be meant as one."""
+    """List the files that PATHS name; at least one must exist. Without a RUN, the first may be a mistyped one."""
     from glob import has_magic
 
     from polyadic.experiments.photos import SUFFIXES, find_photos
@@ -251,7 +251,7 @@ def _photos(run: Path | None, paths: Sequence[str]) -> list[Path]:
 
 
 def _load_model(run: Path | None, device: str, threads: int) -> RelationModel:
-    """A run's model, or the one that comes with the package."""
+    """Load a run's model, or the pretrained one."""
     import torch
 
     from polyadic.model.relation_model import RelationModel
@@ -271,7 +271,7 @@ def _load_model(run: Path | None, device: str, threads: int) -> RelationModel:
 def _set_detector(
     model: RelationModel, word: str, names: Path | None, mapping: NameMapping, unknown: UnknownPolicy
 ) -> None:
-    """Use a detector given by the name of one of torchvision's, or by file or folder."""
+    """Use one of torchvision's detectors by name, or one from a file or folder."""
     from polyadic.detectors import COCO_NETWORKS, load_detector
 
     if word in COCO_NETWORKS:
@@ -298,7 +298,7 @@ def _set_detector(
 def _fingerprint(
     run: Path | None, detector: str | None, others: Sequence[Path | None], options: Sequence[object]
 ) -> str:
-    """SHA-256 of everything that a record depends on except its photo: the files' bytes, and the options."""
+    """Hash everything that a record depends on except its photo: files and options."""
     import hashlib
 
     from polyadic.detectors import COCO_NETWORKS
@@ -331,7 +331,7 @@ def _items(
     mapping: NameMapping,
     unknown: UnknownPolicy,
 ) -> list[Item]:
-    """Photos with their boxes, if these are given, or all images of the file of boxes."""
+    """Pair photos with the given boxes, if any; without photos, list all images of the file of boxes."""
     from polyadic.experiments.photos import Item, match_detections
     from polyadic.io.records import read_detections
     from polyadic.structures.labels import Synonyms
@@ -362,7 +362,7 @@ def _items(
 
 
 def _done(log: PhotoLog | None, items: Sequence[Item]) -> set[str]:
-    """Names of the photos that a resumed file already has."""
+    """Collect the photos that a resumed file already has."""
     if log is None:
         return set()
     done = log.done.intersection(item.name for item in items)
@@ -411,5 +411,5 @@ def _report_dropped(model: RelationModel, detections: Path | None) -> None:
 
 
 def _printable(text: str) -> str:
-    """In one line, whatever characters a file name has."""
+    """Escape what is not printable, so that the text stays on one line."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -18,12 +18,12 @@ app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_h
 
 _Data = Annotated[Path, typer.Option("--data", help="Folder of the dataset.")]
 _Seeds = Annotated[
-    int, typer.Option("--seeds", metavar="N", min=1, help="Number of trainings of each kind, with seeds 0, 1, ...")
+    int, typer.Option("--seeds", metavar="N", min=1, help="Number of training runs of each kind, with seeds 0, 1, ...")
 ]
 _Ingredients = Annotated[
     int,
     typer.Option(
-        "--ingredients", metavar="N", min=0, help="Number of seeds with which each ingredient is changed in turn."
+        "--ingredients", metavar="N", min=0, help="Number of seeds for the study that changes one ingredient at a time."
     ),
 ]
 _Weights = Annotated[
@@ -36,7 +36,7 @@ _LuProposals = Annotated[
     Path | None,
     typer.Option("--proposals", help="Boxes of the test images. Default: lu2016/objectDetRCNN.mat in --data."),
 ]
-_Runs = typer.Option("--out", help="Folder for runs and scores; what is already there is kept.")
+_Runs = typer.Option("--out", help="Folder for runs and scores; existing ones are reused.")
 _Csv = Annotated[Path | None, typer.Option("--csv", help="File for the rows. Default: a file in --out.")]
 
 
@@ -45,7 +45,7 @@ def demo_command(
 ) -> None:
     """Train, score and draw on generated scenes; takes some minutes.
 
-    No download: a drawn world of 20 object classes and 12 predicates. Scores are printed as in the paper's Table 4.
+    No download: 20 object classes and 12 predicates. Scores are printed as in the paper's Table 4.
     """
     from polyadic.cli.tables import ablation_table
     from polyadic.experiments import demo
@@ -54,7 +54,7 @@ def demo_command(
 
     start = time.monotonic()
     typer.echo(
-        "A drawn world: 1,200 training and 200 test pictures, 20 object classes, 12 predicates.\n"
+        "Generated scenes: 1,200 for training and 200 for testing, 20 object classes, 12 predicates.\n"
         "The round object is a pumpkin, a wheel or a buoy, depending on a theme that only the tint of the\n"
         "background shows: subject, predicate and object depend on each other, so a pair needs a joint distribution.\n"
     )
@@ -70,7 +70,7 @@ def demo_command(
     typer.echo(
         "\nRank-1: subject, predicate and object as if independent. X_sel: would an annotator have selected the\n"
         "pair? prior: how often each triplet was annotated. count table: frequencies alone, no pixels. the exact\n"
-        "truth: a network that knows the world's probabilities; the annotator is random.\n"
+        "truth: the probabilities that generated the scenes; the annotator is random.\n"
         "\nWhat to see: the loss falls as the rank grows; P(X_sel) and the prior each add much. The prior corrects\n"
         "what rank 1 cannot express, so that with it rank 1 may lead in recall; see README and tests/test_claims.py.\n"
         f"\npictures: {pictures[0]} and {len(pictures) - 1} more: ground-truth boxes, hits in green"
@@ -264,7 +264,7 @@ def vrd_ablation_command(
 ) -> None:
     """The VRD half of Table 4: ground-truth boxes and pixels.
 
-    Ours stands apart from the paper's recipe; takes hours on a CPU.
+    Our variant is listed apart from the paper's recipe; takes hours on a CPU.
     """
     from polyadic.cli.tables import ablation_table
     from polyadic.experiments.results import check_target

@@ -24,7 +24,7 @@ FEW = 5  # examples of each kind of problem
 
 
 def _console() -> Console:
-    """Standard output, wide enough for our tables: a narrow terminal wraps lines. Names are not markup."""
+    """Create a console wide enough for our tables; a narrow terminal wraps lines. Names are not markup."""
     width = max(Console().width, 120)
     return Console(soft_wrap=True, width=width, markup=False, highlight=False, emoji=False)
 
@@ -46,7 +46,7 @@ def print_table(
 
 
 def check_table(name: str, check: Check, everything: bool) -> None:
-    """The problems of one split by kind, and missing images."""
+    """Print the problems of one split by kind, and missing images."""
     console = _console()
     console.print(f"{name} {check.split}: {check.images:,} images, {check.relations:,} relations", style="bold")
     few = None if everything else FEW
@@ -69,7 +69,7 @@ def _list(console: Console, lines: Sequence[str], few: int | None) -> None:
 
 
 def stats_table(value: dict[str, Any]) -> None:
-    """The splits side by side, then the most and least frequent classes."""
+    """Print the splits side by side, then the most and least frequent classes."""
     console, splits = _console(), value["splits"]
     classes = ("object classes", "predicates")
     rows = [[key, *(_statistic(split[key]) for split in splits)] for key in splits[0] if key not in ("split", *classes)]
@@ -98,7 +98,7 @@ def _statistic(value: Any) -> str:
 
 
 def comparison_table(file: str, result: Comparison, notes: Sequence[str], free: Container[Protocol]) -> None:
-    """Recalls in percent, one block per protocol: the predictions, the count table, the ceilings.
+    """Print recalls in percent, one block per protocol: the predictions, the count table, the ceilings.
 
     Protocols in `free` have the k that was chosen on the validation split.
     """
@@ -126,7 +126,7 @@ def comparison_table(file: str, result: Comparison, notes: Sequence[str], free: 
 
 
 def outcome_table(misses: Misses | None) -> None:
-    """Error breakdown of the ground truths in percent: a block per protocol, a line per N."""
+    """Print the error breakdown of the ground truths in percent: a block per protocol, a line per N."""
     for protocol in dict.fromkeys(row.protocol for row in misses or ()):
         some = [row for row in misses or () if row.protocol == protocol]
         rows = [[f"top {row.top}", *map(percent, row.shares)] for row in some]
@@ -135,7 +135,7 @@ def outcome_table(misses: Misses | None) -> None:
 
 
 def ablation_table(ablation: Ablation, task: str = "phrase-classification") -> None:
-    """The paper's Table 4: recalls in percent, mean and deviation over seeds, the paper's below them."""
+    """Print the paper's Table 4: recalls in percent, mean and deviation over seeds, the paper's below them."""
     from polyadic.experiments.table4 import COLUMNS, table4
 
     first = next(row for row in ablation.rows if task in row.protocol)
@@ -151,7 +151,7 @@ def ablation_table(ablation: Ablation, task: str = "phrase-classification") -> N
 
 
 def table1_table(name: str, result: Comparison, free: Mapping[Protocol, int | None], notes: Sequence[str]) -> None:
-    """The paper's Table 1: recalls in percent."""
+    """Print the paper's Table 1: recalls in percent."""
     from polyadic.experiments.table1 import COLUMNS, table1
 
     console = _console()
@@ -163,7 +163,7 @@ def table1_table(name: str, result: Comparison, free: Mapping[Protocol, int | No
 
 
 def boxes_tables(table: BoxesTable) -> None:
-    """Table 1 on given proposals, what each ingredient is worth, and the outcomes of the ground truths."""
+    """Print Table 1 on given proposals, the effect of each ingredient, and the outcomes of the ground truths."""
     from polyadic.experiments.table1 import FIXED, headline, ingredients, shares
 
     console, rows = _console(), table.rows
@@ -183,7 +183,7 @@ def boxes_tables(table: BoxesTable) -> None:
 def _by_task(
     lines: Sequence[TableLine], columns: Sequence[tuple[str, str, int]], title: str = "", *, losses: bool = False
 ) -> None:
-    """One table per task, since both side by side are too wide."""
+    """Print one table per task: both side by side are too wide."""
     for task in dict.fromkeys(task for task, _, _ in columns):
         places = [at for at, column in enumerate(columns) if column[0] == task]
         header = [f"{title}{task} detection"]
@@ -201,7 +201,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def mean(cell: Cell) -> str:
-    """A mean with its deviation, where there are several values."""
+    """Format a mean, with its deviation where there are several values."""
     return percent(cell.mean) if math.isnan(cell.deviation) else f"{cell.mean:.2f} ± {cell.deviation:.2f}"
 
 

@@ -1,7 +1,7 @@
-"""Experiments on the drawn world, without any download: the demo, and both stages from scratch.
+"""Experiments on generated scenes, without any download: the demo, and both stages from scratch.
 
-The demo trains some ranks, scores them as in the paper's Table 4 and draws predictions. Beside the trained ranks stands
-what only a drawn world has: the recall of the exact probabilities.
+The demo trains some ranks, scores them as in the paper's Table 4 and draws predictions. The recall of
+the exact probabilities, which only generated scenes have, is listed beside the trained ranks.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ DETECTOR, RELATIONS = "detector", "relations"  # folders of both stages
 
 
 def demo(out: Path) -> Ablation:
-    """Train and score with one seed; runs that are already there are kept."""
+    """Train and score with one seed; existing runs are reused."""
     ablation = ablate(PRESETS["toy"], out, RANKS, seeds=1)
     rows = truth_rows(load_split(PRESETS["toy"], "test").scenes)
     return replace(ablation, rows=(*ablation.rows, *rows))
 
 
 def truth_rows(scenes: Sequence[Scene]) -> list[Row]:
-    """The recall of a perfect network: the true joint distribution times the true P(X_sel)."""
+    """Compute the recall of a perfect network: the true joint distribution times the true P(X_sel)."""
     base = get_protocol("lu2016").change(task="phrase-classification", tops=TOPS)
     cuts = {FREE: base, "1": base.change(k=1)}
     evaluators = {word: Evaluator([protocol], 12) for word, protocol in cuts.items()}
@@ -86,7 +86,7 @@ class TwoStages:
     precision: dict[str, float]  # of the detector, on held-out scenes
 
     def write(self, path: Path) -> tuple[Path, Path]:
-        """The rows, and beside them both configs, the detector's precision and the chosen k."""
+        """Write the rows and, in a JSON file, both configs, the detector's precision and the chosen k."""
         seed = self.run.config.seed
         about = {
             "detector": DETECTOR_PRESETS["toy"].change(seed=seed).to_json(),
@@ -99,7 +99,7 @@ class TwoStages:
 
 
 def two_stages(out: Path, seed: int = 0) -> TwoStages:
-    """Train both stages on drawn scenes and score them; runs that are already there are kept."""
+    """Train both stages on generated scenes and score them; existing runs are reused."""
     out = out.expanduser().resolve()
     detector, relations = out / DETECTOR, out / RELATIONS
     begun = check_run_folder(detector)
@@ -114,7 +114,7 @@ def two_stages(out: Path, seed: int = 0) -> TwoStages:
 
 
 def relation_config(detector: Path, seed: int = 0) -> Config:
-    """The toy preset on pixels and detector evidence, trained on the detector's boxes at the end."""
+    """Change the toy preset to pixels and detector evidence, trained on the detector's boxes at the end."""
     stage = {"optimiser": "adamw", "decay": 0.01, "schedule": "one-cycle", "images": 16, "rate": 3e-3, "epochs": 5}
     return PRESETS["toy"].change(
         sources=("pixels", "evidence"),

@@ -33,7 +33,7 @@ PAIRS = 50_000  # of boxes per batch; one photo may have more
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of each photo: its best relations, or those with given names."""
+    """The query for each photo: its best relations, or those with given names."""
 
     k: int | None = 1
     top: int = 20
@@ -53,7 +53,7 @@ class Item:
     name: str
     path: Path | None = None  # None: no image is opened
     detections: Detections | None = None  # None: the model's detector finds them
-    problem: str | None = None  # why it cannot be predicted, if that is known before
+    problem: str | None = None  # why it cannot be predicted, if known in advance
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Result:
         return self.ranked
 
     def to_record(self) -> dict[str, Any]:
-        """JSON values, under the name that the user gave the photo."""
+        """Convert to JSON values, under the name that the user gave the photo."""
         return {**self.relations.to_dict(), "image": self.name}
 
 
@@ -108,8 +108,8 @@ def match_detections(photos: Sequence[Path], given: Mapping[str, Detections]) ->
     """Match photos with detections: the image name that is the longest end of the photo's path.
 
     If there is none, names without suffix and leading zeros are compared: COCO's results call 000000000139.jpg 139.
-    Detections that match several photos are given to none of them. A single photo and the detections of a single image
-    belong together, whatever their names.
+    Detections that match several photos are used for none of them. A single photo and the detections of a single
+    image are matched whatever their names.
     """
     if len(photos) == len(given) == 1:
         ((path,), (name,)) = photos, given
@@ -152,10 +152,10 @@ def _stem(name: str) -> str:
 def predict_photos(
     model: RelationModel, items: Sequence[Item], question: Question, *, batch: int = 8, done: Collection[str] = ()
 ) -> Iterator[Result]:
-    """Predict one shard of photos in order, and read the next batch meanwhile.
+    """Predict one shard of photos in order, reading the next batch in the background.
 
-    Names in `done` are left out, but do not change the batches: how photos are grouped moves the last digits of their
-    scores, and an interrupted job gives the same as one that was not.
+    Names in `done` are skipped but do not change the batches: grouping affects the last digits of the scores, and a
+    resumed job must give the same output as an uninterrupted one.
     """
     batches = [some for some in _batches(items, batch) if any(item.name not in done for item in some)]
     with ThreadPoolExecutor(1) as reader:
@@ -186,7 +186,7 @@ def predict_photos(
 
 
 def _batches(items: Sequence[Item], most: int) -> Iterator[list[Item]]:
-    """In order; fewer photos at once where they have many pairs of boxes."""
+    """Split into batches, in order; smaller ones where photos have many pairs of boxes."""
     some: list[Item] = []
     total = 0
     for item in items:
@@ -201,7 +201,7 @@ def _batches(items: Sequence[Item], most: int) -> Iterator[list[Item]]:
 
 
 def _open_all(items: Sequence[Item]) -> list[Photo | str | None]:
-    """Photos, or the problem of opening one; None where none is needed."""
+    """Open photos; return the problem where one cannot be opened, None where none is needed."""
     return [item.problem or (None if item.path is None else _open(item.path)) for item in items]
 
 
@@ -271,7 +271,7 @@ class PhotoLog:
         return PolyadicError(f"--out: {self.path}, line {number}: not a record of `polyadic predict`")
 
     def write(self, result: Result) -> None:
-        """Append one line. Photos with a problem are not written, so that they are tried again."""
+        """Append one line. Photos with a problem are not written, so that they are retried."""
         line = to_line({**result.to_record(), "made": self.fingerprint})
         before = self.path.stat().st_size if self.path.exists() else 0
         try:
@@ -287,7 +287,7 @@ class PhotoLog:
 
 
 def to_line(record: dict[str, Any]) -> str:
-    """JSON in one line; names of files that are not valid Unicode are escaped."""
+    """Format JSON in one line; file names that are not valid Unicode are escaped."""
     line = json.dumps(record, ensure_ascii=False)
     try:
         line.encode()
@@ -299,7 +299,7 @@ def to_line(record: dict[str, Any]) -> str:
 def drawing_paths(
     photos: Sequence[Path], words: Sequence[str], folder: Path, *, suffix: str, overwrite: bool
 ) -> dict[str, Path]:
-    """Where each photo's picture goes: laid out as in the folder that was named; equal names keep their suffixes."""
+    """Choose each photo's drawing path: the layout of the input folder; equal names keep their suffixes."""
     roots = [path for path in (Path(word).expanduser() for word in words) if path.is_dir()]
     places = []
     for path in photos:

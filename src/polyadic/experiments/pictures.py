@@ -1,4 +1,4 @@
-"""Pictures of predictions beside the annotations: the paper's two qualitative figures on photos, and drawn scenes."""
+"""Pictures of predictions beside the annotations: the paper's qualitative figures on photos, and generated scenes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from polyadic.training.proposals import FOUND, detected
 TRIPLETS, ARROWS = 10, 4  # triplets in a list, and those of them with an arrow
 WIDTH, COLUMNS = 480, 2  # of a photo in pixels; photos per row of the sheet
 TRUTHS = range(4, 13)  # different annotated triplets of a chosen photo
-SCENES = 6  # drawn scenes
+SCENES = 6  # toy scenes
 SHEET = "all.png"
 LU = get_protocol("lu2016")
 
 
 def matches(scene: Scene, predictions: Relations, protocol: Protocol) -> Bool[np.ndarray, "M T"]:
-    """Which predictions name which annotated triplet, on boxes that both overlap its boxes as the protocol asks."""
+    """Match predictions with annotated triplets: the same names, and both boxes overlap as the protocol requires."""
     boxes = torch.from_numpy(predictions.in_frame(scene.frame).boxes[predictions.pairs])  # [M, 2, 4]
     truths = torch.from_numpy(scene.pair_boxes)  # [T, 2, 4]
     overlap = box_iou(boxes[:, None], truths[None], protocol.iou_offset)  # [M, T, 2]
@@ -90,7 +90,7 @@ def draw_detected(run: OpenRun, folder: Path) -> list[Path]:
 def _save(
     folder: Path, scenes: Sequence[Scene], panels: Sequence[Image], columns: int = 2, gap: int = 16
 ) -> list[Path]:
-    """One PNG per scene; the sheet of all is the first path."""
+    """Save one PNG per scene; the sheet of all is the first path."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{Path(scene.name).stem}.png" for scene in scenes]
     for path, panel in zip(paths, panels, strict=True):
@@ -113,8 +113,8 @@ class Figures:
 def choose_scenes(scenes: Sequence[Scene], number: int) -> list[Scene]:
     """Choose photos by a rule that looks at no prediction: in the order of the SHA-256 of their names.
 
-    Of those with 4 to 12 different annotated triplets it takes each of whose classes at least half are new, so that the
-    photos vary; if these are too few, the first of the others.
+    Among photos with 4 to 12 different annotated triplets, those with at least half of their classes new come first,
+    so that the photos vary; then the others.
     """
     ordered = sorted(scenes, key=lambda scene: hashlib.sha256(scene.name.encode()).digest())
     suited = [scene for scene in ordered if len(np.unique(scene.triplets, axis=0)) in TRUTHS and scene.has_picture()]
@@ -139,7 +139,7 @@ def draw_figures(
     scenes = choose_scenes(run.data.scenes, number)
     if not scenes:
         raise PolyadicError(
-            f"none of the {len(run.data):,} {run.data.split} photos in {run.data.root} is there and has {TRUTHS[0]} to "
+            f"none of the {len(run.data):,} {run.data.split} photos in {run.data.root} exists and has {TRUTHS[0]} to "
             f"{TRUTHS[-1]} annotated triplets"
         )
     model, title = _with_prior(run.model, prior)
@@ -152,7 +152,7 @@ def draw_figures(
 
 
 def _with_prior(model: RelationModel, prior: float | None) -> tuple[RelationModel, str]:
-    """The model with the prior in use, and a title that says so."""
+    """Enable the prior; return the model and a title."""
     if model.prior is None:
         raise PolyadicError("this model has no triplet prior to leave out; train one that has")
     configured = model.config.ranking.prior
@@ -162,13 +162,13 @@ def _with_prior(model: RelationModel, prior: float | None) -> tuple[RelationMode
 
 
 def _proposals(scene: Scene, detections: Mapping[str, Detections]) -> Detections:
-    """In the annotated frame where the file gives no size: the photo may be stored at another one."""
+    """Take the annotated frame where the file gives no size: the photo may be stored at another one."""
     none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0))
     return detections.get(scene.name, none).in_frame(scene.frame)
 
 
 def _figure(model: RelationModel, title: str, scene: Scene, given: Detections) -> tuple[Image, list[int]]:
-    """The columns side by side; numbers of triplets and hits with the prior, and without."""
+    """Draw the columns side by side; count triplets and hits with the prior, and without."""
     photo = scene.open()
     both = [model.predict(photo, given, k=None, top=TRIPLETS, terms=terms) for terms in (ALL, ScoreTerms(prior=False))]
     fits = [matches(scene, relations, LU) for relations in both]  # [M, T] each
@@ -183,7 +183,7 @@ def _figure(model: RelationModel, title: str, scene: Scene, given: Detections) -
 def _annotations(
     names: Vocabulary, scene: Scene, photo: Image, given: Detections, hit: Bool[np.ndarray, " T"]
 ) -> Drawing:
-    """All proposals, and below them the annotated triplets, each once: ticked where one of the columns has it."""
+    """Draw all proposals and list the annotated triplets once each, ticked where one of the columns has it."""
     hits_of: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
     for triplet, is_hit in zip(scene.triplets.tolist(), hit.tolist(), strict=True):
         hits_of[names.decode(triplet)].append(is_hit)

@@ -1,6 +1,6 @@
-"""A split's proposals: write the boxes that a trained detector finds, for training (stage 1b) and evaluation.
+"""A split's proposals: write a trained detector's boxes, for training (stage 1b) and evaluation.
 
-While it runs, parts of the file are kept in a folder beside it, so that an interruption costs little.
+While it runs, finished parts are stored in a folder beside the file, so that an interruption costs little.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from polyadic.training.examples import load_split
 from polyadic.training.proposals import detect_scenes
 
 PART = 200  # images per part
-MOST = 5000  # images that count for mAP: more change it little, and take much memory
+MOST = 5000  # images used for mAP: more change it little and take much memory
 
 
 @dataclass(frozen=True)
 class Proposals:
-    """A file of proposals, and how good they are."""
+    """A file of proposals and their quality."""
 
     path: Path
     images: int
@@ -89,13 +89,13 @@ def _check_out(out: Path, parts: Path, resume: bool, overwrite: bool) -> None:
         raise PolyadicError(f"no folder {out.parent} to write {out.name} in")
     if not (resume or overwrite):
         if parts.exists():
-            raise PolyadicError(f"{out} was begun before: continue it with --resume, or replace it with --overwrite")
+            raise PolyadicError(f"{out} is incomplete: continue it with --resume, or replace it with --overwrite")
         if out.exists():
             raise PolyadicError(f"{out} exists: choose another name, or replace it with --overwrite")
 
 
 def _open_detector(run: Path, dataset: str | None, root: str | Path | None) -> tuple[DetectorConfig, Path]:
-    """The config, with the data that is asked for, and the folder of the detector itself."""
+    """Find the config, with the requested data, and the folder of the detector itself."""
     folder = find_model(run, "`polyadic detect train` and Detector.save")
     is_run = folder.name == "model" and (folder.parent / "config.json").is_file()
     config = detector_run_config(folder.parent if is_run else folder)  # a run's config has the path of the data
@@ -111,7 +111,9 @@ def _begin(parts: Path, about: dict[str, str], data: Dataset) -> int:
     before = json.loads(record.read_text(encoding="utf-8"))
     for key, value in about.items():
         if before.get(key) != value:
-            raise PolyadicError(f"{parts} was begun with another {key}: finish it as it was, or use --overwrite")
+            raise PolyadicError(
+                f"{parts} was started with another {key}: continue with the same one, or use --overwrite"
+            )
     return sum(len(list(read_detections(part, data.vocabulary))) for part in _stored(parts))
 
 
@@ -120,7 +122,7 @@ def _stored(parts: Path) -> list[Path]:
 
 
 def _store(parts: Path, detected: Iterator[Detections], data: Dataset) -> None:
-    """Write in parts; what has been detected is kept when this is interrupted."""
+    """Write in parts; an interruption keeps what has been detected."""
     number = len(_stored(parts))
     while True:
         some: list[Detections] = []
@@ -141,7 +143,7 @@ def _write(parts: Path, number: int, some: Sequence[Detections], data: Dataset) 
 
 
 def _measure(out: Path, data: Dataset) -> Proposals:
-    """Precision and ceilings of a file of proposals."""
+    """Measure precision and ceilings of a file of proposals."""
     protocol = get_protocol("lu2016").change(task="relationship")
     ceilings = Ceiling(protocol, relabel=True), Ceiling(protocol)
     counts = []

@@ -49,7 +49,7 @@ class Row:
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> Row:
-        """A row from CSV or JSON values; missing columns are empty."""
+        """Parse CSV or JSON values; missing columns are empty."""
         return cls(**{name: _PARSERS[name](value) for name, value in record.items()})
 
 
@@ -66,18 +66,18 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 
 
 def recall_row(what: str, recall: Recall, **more: Any) -> Row:
-    """A measured recall; `more` are other fields of the row."""
+    """Create the row of a measured recall; `more` are other fields."""
     numbers = {"N": recall.top, "recall": recall.recall, "mean_recall": recall.mean_recall}
     return Row(what=what, **{**_protocol_fields(recall.protocol), **numbers, **more})
 
 
 def ceiling_row(what: str, protocol: Protocol, value: float, **more: Any) -> Row:
-    """What no ranking of the boxes exceeds, for any k and N."""
+    """Create the row of a ceiling: no ranking of the boxes exceeds it, for any k and N."""
     return Row(what=what, **{**_protocol_fields(protocol), "k": "any", "recall": value, **more})
 
 
 def comparison_rows(result: Comparison) -> list[Row]:
-    """All recalls and ceilings."""
+    """List the rows of all recalls and ceilings."""
     where = {"dataset": result.dataset, "split": result.split}
     rows = [recall_row(what, recall, **where) for what, recall in result.rows]
     return rows + [ceiling_row(what, protocol, value, **where) for what, protocol, value in result.ceilings]
@@ -89,12 +89,12 @@ def _protocol_fields(protocol: Protocol) -> dict[str, Any]:
 
 
 def select(rows: Iterable[Row], **values: Any) -> list[Row]:
-    """The rows that have these values."""
+    """Select the rows that have these values."""
     return [row for row in rows if all(getattr(row, name) == value for name, value in values.items())]
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """One line per row, with the columns that some row fills."""
+    """Format one line per row, with the columns that some row fills."""
     records = [{name: "" if value is None else value for name, value in asdict(row).items()} for row in rows]
     used = [name for name in COLUMNS if name == "what" or any(record[name] != "" for record in records)]
     text = io.StringIO()
@@ -138,7 +138,7 @@ def check_target(path: Path, planned: Container[tuple[str, int | None, int | Non
 
 
 def write_results(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Write the rows, and a JSON file of the same name with what they were made with."""
+    """Write the rows, and a JSON file of the same name with their config and versions."""
     beside = path.with_suffix(".json")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, to_csv(rows))
@@ -147,14 +147,14 @@ def write_results(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> 
 
 
 def config_record(config: Config) -> dict[str, Any]:
-    """A config without the paths of this machine."""
+    """Export a config without the paths of this machine."""
     record = config.to_json()
     hide_paths(record)
     return record
 
 
 def cached_rows(path: Path, key: str, measure: Callable[[], list[Row]]) -> list[Row]:
-    """Rows kept in a file, measured if it is absent, damaged or has another key."""
+    """Read cached rows; measure them if the file is absent, damaged or has another key."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored["key"] == key:
@@ -183,7 +183,7 @@ class Cell(NamedTuple):
 
 
 def cell(values: Iterable[float | None]) -> Cell:
-    """Mean and deviation; NaN where there is no value, or one is NaN (no ground truths)."""
+    """Compute mean and deviation; NaN where there is no value, or one is NaN (no ground truths)."""
     numbers = [value for value in values if value is not None]
     if not numbers or any(map(math.isnan, numbers)):
         return Cell(math.nan)

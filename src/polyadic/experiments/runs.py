@@ -63,11 +63,11 @@ class OpenRun:
     regions: Regions | None
 
     def validation(self) -> tuple[Scene, ...]:
-        """The held-out images that training validated on."""
+        """List the held-out images that training validated on."""
         return validation_scenes(self.config)
 
     def images(self, scenes: Sequence[Scene] | None = None, boxes: BoxSource | None = None) -> Images:
-        """The split, or other scenes, on ground-truth boxes or on others."""
+        """Prepare the split, or other scenes, on ground-truth boxes or on others."""
         chosen = self.data.scenes if scenes is None else scenes
         return Images(chosen, boxes or BoxSource(), self.regions, self.config.workers)
 
@@ -83,7 +83,7 @@ def check_run_folder(folder: Path) -> bool:
     """Tell whether a run was begun in the folder; refuse one with other content."""
     begun = (folder / "config.json").is_file()
     if folder.exists() and not begun and (not folder.is_dir() or any(folder.iterdir())):
-        raise PolyadicError(f"{folder} is in the way and is not a run: move it, or choose another --out")
+        raise PolyadicError(f"{folder} exists and is not a run: move it, or choose another --out")
     return begun
 
 
@@ -104,7 +104,7 @@ def open_run(
 
 
 def change_data(config: AnyConfig, dataset: str | None, root: str | Path | None) -> AnyConfig:
-    """The config of a run or a detector with another dataset or folder of data."""
+    """Change the dataset or its folder in the config of a run or a detector."""
     if dataset is not None and dataset != config.data.dataset:
         format_of(dataset)
         config = config.change(**{"data.dataset": dataset, "data.root": ""})
@@ -120,7 +120,7 @@ def validation_scenes(config: Config) -> tuple[Scene, ...]:
 
 
 def run_regions(model: RelationModel, config: Config, folder: Path) -> Regions | None:
-    """Region features, from the cache that training filled if it is still there."""
+    """Open the region features, from the cache that training filled if it still exists."""
     if model.backbone is None:
         return None
     cache_folder = Path(config.cache.folder).expanduser() if config.cache.folder else folder.parent / "features"
@@ -137,7 +137,7 @@ def is_run(folder: Path) -> bool:
 
 
 def best_of(folder: Path) -> dict[str, Any]:
-    """The stage, epoch and held-out numbers of a run's best model."""
+    """Read the stage, epoch and held-out metrics of a run's best model."""
     from safetensors import SafetensorError, safe_open
 
     path = folder / "model" / WEIGHTS
@@ -150,7 +150,7 @@ def best_of(folder: Path) -> dict[str, Any]:
 
 
 def training_seconds(folder: Path) -> float:
-    """Time of a run's training steps, without interruptions, region features and validation."""
+    """Sum the time of a run's training steps, without interruptions, region features and validation."""
     total = last = 0.0
     for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -186,13 +186,13 @@ def predict_scenes(
 def predict_split(
     model: RelationModel, images: Images, settings: Sequence[Setting], *, top: int = 100
 ) -> list[list[Relations]]:
-    """All predictions of each setting, in the order of the scenes."""
+    """Collect all predictions of each setting, in the order of the scenes."""
     per_scene = [predictions for _, predictions in predict_scenes(model, images, settings, top=top)]
     return [[predictions[at] for predictions in per_scene] for at in range(len(settings))]
 
 
 def _rank_each(scores: ScoredPairs, settings: Sequence[Setting], top: int) -> dict[Setting, Relations]:
-    """From the largest k down: a k that no pair of the previous list exceeds changes nothing."""
+    """Rank from the largest k down: a k that no pair of the previous list exceeds changes nothing."""
     ranked: dict[Setting, Relations] = {}
     for parts in dict.fromkeys(parts for _, parts in settings):
         ks = {k for k, other in settings if other == parts}
@@ -205,7 +205,7 @@ def _rank_each(scores: ScoredPairs, settings: Sequence[Setting], top: int) -> di
 
 
 def _largest_k(predictions: Relations) -> int:
-    """The largest number of predictions of one pair."""
+    """Count the predictions of the pair that has most."""
     keys = predictions.pairs[:, 0] * len(predictions.boxes) + predictions.pairs[:, 1]
     return int(np.unique(keys, return_counts=True)[1].max(initial=0))
 
@@ -213,7 +213,7 @@ def _largest_k(predictions: Relations) -> int:
 def recalls_of(
     model: RelationModel, images: Images, asked: Sequence[tuple[Protocol, ScoreTerms]], *, text: str = "predicting"
 ) -> list[Recalls]:
-    """Recall under each protocol, ranked for its k. Predictions are counted as they come, not kept."""
+    """Compute recall under each protocol, ranked for its k, without keeping the predictions."""
     evaluators = [Evaluator([protocol], len(model.vocabulary.predicates)) for protocol, _ in asked]
     settings = [(protocol.k, parts) for protocol, parts in asked]
     top = max(max(protocol.tops) for protocol, _ in asked)
@@ -231,12 +231,12 @@ def free_ks(model: RelationModel, images: Images, asked: Sequence[tuple[Protocol
 
 
 def at_k(protocol: Protocol, k: int | None) -> Protocol:
-    """The protocol under which a k is tried."""
+    """Change a protocol to try a k."""
     return protocol.change(k=k, subset="all", tops=(50, 100))
 
 
 def best_k(tables: Sequence[Iterable[Recall]]) -> int | None:
-    """The k of FREE_K with the largest summed recall, the smallest of equals; `tables` has one table per k."""
+    """Choose the k of FREE_K with the largest summed recall, the smallest of equals; `tables` has one table per k."""
     score = {k: sum(row.recall for row in table) for k, table in zip(FREE_K, tables, strict=True)}
     return max(FREE_K, key=lambda k: (score[k], k is not None, -(k or 0)))
 
@@ -307,7 +307,7 @@ def evaluate_run(
 
 
 def model_notes(model: RelationModel, *, true_boxes: bool) -> Iterator[str]:
-    """What a reader of the numbers must know about a model that reads labels."""
+    """List caveats about a model that reads labels."""
     if "evidence" not in model.config.sources:
         return
     if true_boxes:
@@ -330,7 +330,7 @@ def _split_notes(run: OpenRun) -> Iterator[str]:
 def _own_detections(
     run: OpenRun, choose_k: bool
 ) -> tuple[Mapping[str, Detections] | None, Mapping[str, Detections] | None]:
-    """The boxes that the run's detector finds in its split and, to choose k, in the validation images."""
+    """Run the run's detector on its split and, to choose k, on the validation images."""
     detector = run.model.detector
     if not isinstance(detector, Detector):
         return None, None
@@ -340,7 +340,7 @@ def _own_detections(
 
 
 def _parts(protocol: Protocol, parts: ScoreTerms) -> ScoreTerms:
-    """With ground-truth labels, where the task gives them."""
+    """Add ground-truth labels where the task gives them."""
     return replace(parts, labels=protocol.task == "predicate-classification")
 
 
@@ -370,7 +370,7 @@ def _check_request(
 def _validation_images(
     run: OpenRun, detections: Mapping[str, Detections] | None, held_out: Mapping[str, Detections] | None
 ) -> Images:
-    """The images on which k is chosen, with boxes of the same kind as in the evaluated split."""
+    """Prepare the images on which k is chosen, with boxes of the same kind as in the evaluated split."""
     if run.data.split != "test":
         raise PolyadicError(
             f"--k free: k is chosen on held-out training images, so {run.data.split} cannot be scored with it"
@@ -392,7 +392,7 @@ def _validation_images(
 
 
 def training_boxes(config: Config) -> BoxSource:
-    """The detections that a run was trained on, or the simulation of them."""
+    """Load the detections that a run was trained on, or their simulation."""
     data = load_training(config)
     return BoxSource(data.detections, None if data.detections is not None else data.noise)
 
@@ -406,7 +406,7 @@ def _training_split(run: OpenRun) -> tuple[Dataset | None, list[str]]:
 
 
 def _joined(results: Sequence[Comparison], order: Sequence[Protocol]) -> Comparison:
-    """The comparisons of several settings as one, in the order of the protocols."""
+    """Join the comparisons of several settings, in the order of the protocols."""
     place = {protocol: number for number, protocol in enumerate(order)}
     rows = sorted((row for result in results for row in result.rows), key=lambda row: place[row[1].protocol])
     ceilings = {(what, protocol): value for result in results for what, protocol, value in result.ceilings}

@@ -1,9 +1,9 @@
 """The paper's Table 1: relationship and phrase detection on given proposals, from data to numbers.
 
 Training sees simulated detections like the proposals (`data.simulate`). Where those are of the test images, the noise
-model has seen unlabelled detections of the very images scored. So there are two fits. Plain: noise from all proposals.
+model has seen unlabelled detections of the scored images, so there are two fits. Plain: noise from all proposals.
 Cross-fitted: noise from those of one half of the images, scored on the other half, both ways. A third kind of run holds
-training images out, to measure what each ingredient is worth. A detector's real boxes of the training images
+training images out, to measure the effect of each ingredient. A detector's real boxes of the training images
 (`data.detections`) need no noise and no second fit.
 
 Runs and scores that are already in the output folder are kept: an interrupted experiment continues when started again.
@@ -85,7 +85,7 @@ PAPER: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def table1(result: Comparison, free: Mapping[Protocol, int | None]) -> list[TableLine]:
-    """The predictions, the count table, the ceilings of the boxes and, where they are known, the paper's numbers.
+    """List the predictions, the count table, the ceilings of the boxes and, where known, the paper's numbers.
 
     `free` has, for each task, the protocol with the k that was chosen on the validation split.
     """
@@ -119,7 +119,7 @@ class Variant:
 
 
 def variants(config: Config) -> list[Variant]:
-    """The full model, then one ingredient changed at a time."""
+    """List the full model, then one ingredient changed at a time."""
     true_boxes = {f"triplets.{name}": value for name, value in asdict(config.proposals).items()}
     return [
         Variant(FULL),
@@ -142,7 +142,7 @@ def variants(config: Config) -> list[Variant]:
 
 @dataclass(frozen=True)
 class BoxesTable:
-    """All rows, and what they were made with."""
+    """All rows, with the config and seeds behind them."""
 
     dataset: str
     config: Config
@@ -151,7 +151,7 @@ class BoxesTable:
     trained: dict[str, float]  # seconds of each run's training steps
 
     def write(self, path: Path) -> tuple[Path, Path]:
-        """The rows, and beside them the config, the seeds and the training times."""
+        """Write the rows and, in a JSON file, the config, the seeds and the training times."""
         about = {"config": config_record(self.config), "seeds": self.seeds, "dataset": self.dataset}
         return write_results(path, self.rows, {**about, "training_seconds": self.trained})
 
@@ -204,7 +204,7 @@ class _Experiment:
             say(f"{proposals.name} has no boxes of {missing:,} of {len(self.test):,} test images")
 
     def baseline(self) -> Iterator[Row]:
-        """The count table on the same boxes, and the ceilings that no ranking of them exceeds."""
+        """Score the count table on the same boxes, and the ceilings that no ranking of them exceeds."""
         protocols = [protocol for k in KS for protocol in protocols_of(k)]
         train = load_split(self.config, "train")
         result = compare(self.test, [], protocols, train=train, detections=self.boxes)
@@ -218,7 +218,7 @@ class _Experiment:
                     yield ceiling_row(what, protocol, value, k=str(k), N=top, mean_recall=math.nan, **common)
 
     def plain(self) -> Iterator[Row]:
-        """Models trained with noise from all proposals."""
+        """Score models trained with noise from all proposals."""
         config = self._with_noise(self.config.change(**{"validation.images": 0}), self.proposals)
         models = []
         for seed in self.seeds:
@@ -228,7 +228,7 @@ class _Experiment:
             yield from self._score("plain-mean", [_Group(models, self.test)], "plain")
 
     def cross_fitted(self) -> Iterator[Row]:
-        """Each half of the test images scored by models whose noise is from the other."""
+        """Score each half of the test images with models whose noise is from the other."""
         config = self.config.change(**{"validation.images": 0})
         halves = [self._test_half(half) for half in (0, 1)]
         models: tuple[list[RelationModel], list[RelationModel]] = [], []
@@ -243,7 +243,7 @@ class _Experiment:
             yield from self._score("cross-fitted-mean", averaged, "cross-fitted")
 
     def held_out(self, seeds: Sequence[int]) -> Iterator[Row]:
-        """Each variant trained without the held-out images, and scored on the test images and on those."""
+        """Train each variant without the held-out images; score it on the test images and on those."""
         trainings: dict[str, list[Variant]] = {}
         for variant in variants(self.config):
             trainings.setdefault(json.dumps(dict(variant.training), sort_keys=True), []).append(variant)
@@ -286,7 +286,7 @@ class _Experiment:
         asked: Sequence[Variant] = (Variant(FULL),),
         source: BoxSource | None = None,
     ) -> list[Row]:
-        """Rows of these models, images and boxes; kept in a file."""
+        """Score these models on their images and boxes, cached in a file."""
         source = source or BoxSource(self.boxes)
         path, key = self.out / "scores" / f"{name}.json", _key(groups, asked, source)
         return cached_rows(path, key, lambda: score(groups, source, asked, fit=fit, seed=seed, seen=self.seen))
@@ -349,7 +349,7 @@ def score(
 def _scored(
     group: _Group, source: BoxSource, asked: Sequence[Variant]
 ) -> Iterator[tuple[Variant, RelationModel, Example, ScoredPairs]]:
-    """One pass of the networks for all variants that keep the same boxes; the first model ranks."""
+    """Run the networks once for all variants with the same boxes; the first model ranks."""
     rankers = {variant.name: with_config(group.models[0], variant.ranking) for variant in asked}
     for overlap in dict.fromkeys(ranker.config.ranking.nms for ranker in rankers.values()):
         models = [with_config(model, {"ranking.nms": overlap}) for model in group.models]
@@ -362,7 +362,7 @@ def _scored(
 
 
 def with_config(model: RelationModel, changes: Mapping[str, Any]) -> RelationModel:
-    """The same weights under another config."""
+    """Copy a model: the same weights under another config."""
     model = copy.copy(model)
     model.config = model.config.change(**changes)
     return model
@@ -380,18 +380,18 @@ def mean_scores(scores: Sequence[ScoredPairs]) -> ScoredPairs:
 
 
 def protocols_of(k: int) -> list[Protocol]:
-    """Relationship detection first."""
+    """List the protocols of a k, relationship detection first."""
     base = get_protocol("lu2016").change(k=k, k_unit="triplet", tops=TOPS)
     return [base.change(task=task, subset=subset) for task in TASKS for subset in ("all", "zero-shot")]
 
 
 def half_of(name: str) -> int:
-    """0 or 1, by the name alone: the same on every machine."""
+    """Assign an image to half 0 or 1 by its name: the same on every machine."""
     return hashlib.sha256(name.encode()).digest()[0] % 2
 
 
 def _key(groups: Sequence[_Group], asked: Sequence[Variant], source: BoxSource) -> str:
-    """Changes with the models, the images, the boxes and the variants."""
+    """Hash the models, the images, the boxes and the variants."""
     parts: list[Any] = [polyadic.__version__, "rows", repr(asked)]
     for name, detections in sorted((source.detections or {}).items()):
         parts += [name, repr(detections.size), detections.boxes, detections.labels, detections.scores]
@@ -406,7 +406,7 @@ def _key(groups: Sequence[_Group], asked: Sequence[Variant], source: BoxSource) 
 
 
 def headline(rows: Iterable[Row], dataset: str, *, subset: str = "all", metric: str = "recall") -> list[TableLine]:
-    """Count table and ceilings, each fit, the averaged models and, of the whole test set, the paper."""
+    """List count table and ceilings, each fit, the averaged models and, for the whole test set, the paper."""
     tested = [row for row in select(rows, split="test", subset=subset) if row.recall is not None]
     lines = []
     for fit in ("baseline", "plain", "cross-fitted"):
@@ -422,7 +422,7 @@ def headline(rows: Iterable[Row], dataset: str, *, subset: str = "all", metric: 
 
 
 def ingredients(rows: Iterable[Row], split: str) -> list[TableLine]:
-    """Each variant, trained without the held-out images, on the test images or on those; with the held-out loss."""
+    """List the variants, trained without the held-out images, on a split, with the held-out loss."""
     rows = select(rows, fit="held-out")
     scored = [row for row in select(rows, split=split, subset="all") if row.recall is not None]
     losses = {
@@ -435,14 +435,14 @@ def ingredients(rows: Iterable[Row], split: str) -> list[TableLine]:
 
 
 def shares(rows: Iterable[Row], fit: str, k: int, top: int) -> dict[str, Cell]:
-    """Percent of the ground truths by outcome, over seeds."""
+    """Compute the percentage of ground truths by outcome, over seeds."""
     chosen = [row for row in select(rows, fit=fit, k=str(k), N=top) if row.outcome and row.seed is not None]
     outcomes = dict.fromkeys(row.outcome for row in chosen)
     return {outcome: cell(row.share for row in select(chosen, outcome=outcome)) for outcome in outcomes}
 
 
 def recall_cells(rows: Iterable[Row], metric: str = "recall") -> tuple[Cell, ...]:
-    """Recalls in the order of FIXED."""
+    """List recalls in the order of FIXED."""
     rows = list(rows)
     return tuple(cell(getattr(row, metric) for row in select(rows, task=task, k=k, N=n)) for task, k, n in FIXED)
 
@@ -462,7 +462,7 @@ class SourcesTable:
 def vrd_both(root: Path, weights: Path, proposals: Path, *, out: Path, seeds: Sequence[int]) -> SourcesTable:
     """Train on pixels and detector evidence beside evidence alone, on VRD's images that have a picture.
 
-    Only some of the training images may have one, so that models of all annotations would be no fair comparison.
+    Some training images may have none, so a model trained on all annotations would not be a fair comparison.
     """
     for name, path in (("--weights", weights), ("--proposals", proposals)):
         if not path.expanduser().is_file():
@@ -487,7 +487,7 @@ def vrd_both(root: Path, weights: Path, proposals: Path, *, out: Path, seeds: Se
 
 
 def both_configs(root: Path, weights: Path, proposals: Path) -> dict[str, Config]:
-    """The two kinds of model, as alike as they can be."""
+    """Build the configs of both kinds of model, as similar as possible."""
     place = {"data.root": str(root), "data.pictures": "present", "data.simulate": str(proposals)}
     alone = PRESETS["vrd-boxes"].change(**place, **{"validation.images": 0})
     pixels = replace(PRESETS["vrd-pixels"].pixels, weights=str(weights), side=384, longest=384, place=False)

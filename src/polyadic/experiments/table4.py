@@ -97,7 +97,7 @@ PAPER: dict[str, dict[str, tuple[float, float, float, float]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Ablation:
-    """All rows, and what they were made with."""
+    """All rows, with the configs, ranks and seeds behind them."""
 
     configs: dict[str, Config]  # by name; the first is that of the ranks
     ranks: tuple[int, ...]
@@ -109,7 +109,7 @@ class Ablation:
         return next(iter(self.configs.values()))
 
     def write(self, path: Path) -> tuple[Path, Path]:
-        """The rows, and beside them the configs, ranks and seeds."""
+        """Write the rows and, in a JSON file, the configs, ranks and seeds."""
         records: dict[str, Any] = {name: config_record(config) for name, config in self.configs.items()}
         if any(row.what.endswith(ALL) for row in self.rows):
             records[ALL.removeprefix(", ")] = REFIT
@@ -246,7 +246,7 @@ class _Scorer:
         ]
 
     def _settings_of(self, rows: Sequence[Row]) -> list[_Setting]:
-        """The settings of measured rows, each once."""
+        """List the settings of measured rows, each once."""
         settings = (
             _Setting(protocol.change(k=row.used), row.parts, row.k)
             for row in rows
@@ -262,7 +262,7 @@ class _Scorer:
         return Images(scenes, regions=regions, workers=config.workers)
 
     def _key(self, folder: Path, held_out: Sequence[Scene], *more: str) -> str:
-        """Changes with the model, the images and the protocols."""
+        """Hash the model, the images and the protocols."""
         weights = (folder / "model" / WEIGHTS).stat()
         images = [part for scene in (*self.test, *held_out) for part in (scene.name, scene.boxes, scene.relations)]
         labels = [protocol.label for protocol in self.protocols]
@@ -270,13 +270,13 @@ class _Scorer:
 
 
 def _trained(model: RelationModel, parts: ScoreTerms) -> bool:
-    """Tell whether the parts were trained; ψ_u is counted, and a ψ_c of labels alone says nothing of predicates."""
+    """Check that the parts were trained. ψ_u is counted; a ψ_c of labels alone has no predicates."""
     has_parts = (not parts.selected or "selection" in model.stages) and (not parts.geometry or "boxes" in model.stages)
     return has_parts and (parts.geometry or not model.config.head.labels)
 
 
 def baselines(config: Config, test: Dataset, protocol: Protocol) -> Iterator[Row]:
-    """The count table, its k chosen like the model's, and the ceiling of the ground-truth boxes."""
+    """Score the count table, its k chosen like the model's, and the ceiling of the ground-truth boxes."""
     swept = [at_k(protocol, k) for k in FREE_K]
     before = compare(load_split(config, "validation"), [], swept, train=load_split(config, "fit"))
     counted = [row for what, row in before.rows if what == COUNT_TABLE]
@@ -293,7 +293,7 @@ def baselines(config: Config, test: Dataset, protocol: Protocol) -> Iterator[Row
 
 
 def table4(ablation: Ablation, task: str = PHRASES) -> list[TableLine]:
-    """The plain ranks, the first and the last one with each part added, the same from all images, then the others.
+    """List the plain ranks, the first and last with each part added, the same trained on all images, then baselines.
 
     The paper's numbers are of phrase classification.
     """
@@ -350,7 +350,7 @@ def vrd_ablation(root: Path, weights: Path, out: Path, *, seeds: int = 3, ranks:
 
 
 def vrd_planned(ranks: Sequence[int], seeds: Iterable[int]) -> set[tuple[str, int | None, int | None]]:
-    """What, rank and seed of the rows of `vrd_ablation`."""
+    """List what, rank and seed of the rows of `vrd_ablation`."""
     kinds = {MODEL: ranks, MODEL + ALL: _ends(ranks), OURS: (1,), OURS + ALL: (1,)}
     return {(what, rank, seed) for seed in seeds for what, some in kinds.items() for rank in some}
 

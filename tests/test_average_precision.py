@@ -23,7 +23,7 @@ def scene_of(name: str, boxes: Sequence[Sequence[float]], labels: Sequence[int])
     return Scene(name, Path(name), FRAME, corners, np.asarray(labels, int), np.zeros((0, 3), int))
 
 
-def found_of(name: str, boxes: Any, labels: Sequence[int], scores: Any) -> Detections:
+def detections_of(name: str, boxes: Any, labels: Sequence[int], scores: Any) -> Detections:
     corners = np.asarray(boxes, float).reshape(-1, 4)
     return Detections(name, corners, np.asarray(labels, int), np.asarray(scores, float), FRAME)
 
@@ -37,7 +37,7 @@ def overlap(a: Sequence[float], b: Sequence[float]) -> float:
 
 def slow(pairs: list[tuple[Scene, Detections]], classes: int, threshold: float) -> float:
     """Mean over the classes that occur of the mean precision at recalls 0, 0.01, ..., 1."""
-    found = []
+    precisions = []
     for label in range(classes):
         truths = sum(int((scene.labels == label).sum()) for scene, _ in pairs)
         if not truths:
@@ -58,8 +58,8 @@ def slow(pairs: list[tuple[Scene, Detections]], classes: int, threshold: float) 
             hits += hit
             curve.append((hits / truths, hits / seen))
         points = [max((p for r, p in curve if r >= step / 100 - 1e-12), default=0.0) for step in range(101)]
-        found.append(sum(points) / 101)
-    return 100 * sum(found) / len(found)
+        precisions.append(sum(points) / 101)
+    return 100 * sum(precisions) / len(precisions)
 
 
 def random_pairs(seed: int, images: int = 6, classes: int = 5) -> list[tuple[Scene, Detections]]:
@@ -81,12 +81,14 @@ def random_pairs(seed: int, images: int = 6, classes: int = 5) -> list[tuple[Sce
         inside = np.concatenate([near, far]).clip(0, [*FRAME, *FRAME])
         scores = rng.random(len(guess))
         name = f"{number}.jpg"
-        pairs.append((scene_of(name, boxes.tolist(), labels.tolist()), found_of(name, inside, guess.tolist(), scores)))
+        pairs.append(
+            (scene_of(name, boxes.tolist(), labels.tolist()), detections_of(name, inside, guess.tolist(), scores))
+        )
     return pairs
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_it_is_cocos_average_precision(seed: int) -> None:
+def test_it_equals_cocos_average_precision(seed: int) -> None:
     pairs = random_pairs(seed)
     got = average_precision(pairs, 5)
     assert got["AP50"] == pytest.approx(slow(pairs, 5, 0.5), abs=1e-6)
@@ -95,24 +97,25 @@ def test_it_is_cocos_average_precision(seed: int) -> None:
     assert 1 < got["mAP"] < got["AP50"] < 99
 
 
-def test_the_true_boxes_are_perfect_and_nothing_is_worthless() -> None:
+def test_true_boxes_score_100_and_no_boxes_score_0() -> None:
     truths = [scene for scene, _ in random_pairs(3)]
     perfect = [
-        (scene, found_of(scene.name, scene.boxes, scene.labels.tolist(), [0.5] * len(scene.boxes))) for scene in truths
+        (scene, detections_of(scene.name, scene.boxes, scene.labels.tolist(), [0.5] * len(scene.boxes)))
+        for scene in truths
     ]
     assert average_precision(perfect, 5) == pytest.approx({"mAP": 100.0, "AP50": 100.0})
-    none = [(scene, found_of(scene.name, [], [], [])) for scene in truths]
+    none = [(scene, detections_of(scene.name, [], [], [])) for scene in truths]
     assert average_precision(none, 5) == {"mAP": 0.0, "AP50": 0.0}
-    assert average_precision([(scene_of("a", [], []), found_of("a", [[0, 0, 9, 9]], [1], [0.5]))], 5) == {}
+    assert average_precision([(scene_of("a", [], []), detections_of("a", [[0, 0, 9, 9]], [1], [0.5]))], 5) == {}
     assert average_precision([], 5) == {}
 
 
 def test_a_distribution_counts_for_each_likely_class() -> None:
     scene = scene_of("a", [[0, 0, 10, 20], [30, 30, 50, 70]], [2, 0])
-    sure = found_of("a", scene.boxes, [1, 0], [0.6, 0.9])
+    sure = detections_of("a", scene.boxes, [1, 0], [0.6, 0.9])
     assert average_precision([(scene, sure)], 3) == pytest.approx({"mAP": 50.0, "AP50": 50.0})
-    told = replace(sure, distribution=np.array([[0.0, 0.6, 0.3], [0.9, 0.0, 0.0]], np.float32))
-    assert average_precision([(scene, told)], 3) == pytest.approx({"mAP": 100.0, "AP50": 100.0})
+    spread = replace(sure, distribution=np.array([[0.0, 0.6, 0.3], [0.9, 0.0, 0.0]], np.float32))
+    assert average_precision([(scene, spread)], 3) == pytest.approx({"mAP": 100.0, "AP50": 100.0})
     torn = replace(sure, distribution=np.array([[0.0, 0.6, 0.3], [0.2, 0.0, 0.5]], np.float32))
     half = average_precision([(scene, torn)], 3)  # class 2: the box of the horse is surer, and wrong
     assert half["AP50"] == pytest.approx((100 + 50) / 2)
@@ -125,16 +128,7 @@ def test_boxes_are_compared_in_the_annotated_frame() -> None:
     assert average_precision([(scene, replace(found, size=FRAME))], 1)["mAP"] == 0
 
 
-def test_truths_without_area_and_unknown_labels_do_not_count() -> None:
+def test_ground_truths_without_area_and_unknown_labels_are_ignored() -> None:
     scene = scene_of("a", [[0, 0, 60, 40], [5, 5, 5, 9]], [0, 0])
-    found = found_of("a", [[0, 0, 60, 40], [0, 0, 60, 40]], [0, UNKNOWN], [0.5, 0.9])
+    found = detections_of("a", [[0, 0, 60, 40], [0, 0, 60, 40]], [0, UNKNOWN], [0.5, 0.9])
     assert average_precision([(scene, found)], 1)["mAP"] == pytest.approx(100)
-
-
-def test_it_prints_and_writes_nothing(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    average_precision(random_pairs(0), 5)
-    assert capfd.readouterr() == ("", "")
-    assert not list(tmp_path.iterdir())

@@ -43,7 +43,7 @@ def slow_choice(boxes: list[list[float]], scores: list[float], limit: float, lea
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_overlapping_boxes_go_whatever_their_labels_as_in_a_slow_loop(seed: int) -> None:
+def test_overlapping_boxes_are_suppressed_across_classes_as_in_a_slow_loop(seed: int) -> None:
     rng = np.random.default_rng(seed)
     corner, extent = rng.uniform(0, 30, (60, 2)), rng.uniform(5, 30, (60, 2))
     boxes = torch.from_numpy(np.concatenate([corner, corner + extent], 1)).float()
@@ -68,11 +68,11 @@ def recomputed(network: Any, pictures: list[Tensor], limit: float, least: float,
     for hook in hooks:
         hook.remove()
     logits, shifts = (x.double().tolist() for x in said["out"])
-    found, row = [], 0
+    detections, row = [], 0
     for picture, proposals, (rows, columns) in zip(
         pictures, said["proposals"], said["images"].image_sizes, strict=True
     ):
-        boxes, scores, told = [], [], []
+        boxes, scores, classes = [], [], []
         for left, top, right, bottom in proposals.double().tolist():
             total = sum(math.exp(x) for x in logits[row])
             shares = [math.exp(x) / total for x in logits[row]]
@@ -87,11 +87,11 @@ def recomputed(network: Any, pictures: list[Tensor], limit: float, least: float,
             limits = [picture.shape[2], picture.shape[1]] * 2
             boxes.append([min(max(end * scale[i % 2], 0.0), limits[i]) for i, end in enumerate(ends)])
             scores.append(shares[label])
-            told.append((label - 1, shares[1:]))
+            classes.append((label - 1, shares[1:]))
             row += 1
         kept = slow_choice(boxes, scores, limit, least, most)
-        found.append([(boxes[at], told[at][0], scores[at], told[at][1]) for at in kept])
-    return found
+        detections.append([(boxes[at], classes[at][0], scores[at], classes[at][1]) for at in kept])
+    return detections
 
 
 @pytest.mark.parametrize("network", ["small", "resnet50-fpn"])
@@ -110,33 +110,6 @@ def test_boxes_and_distributions_are_those_of_torchvisions_modules(network: str)
         torch.testing.assert_close(mine.distribution, torch.tensor(distribution), rtol=1e-4, atol=1e-5)
 
 
-def test_what_torchvision_itself_returns_contains_our_boxes() -> None:
-    detector = detector_of()
-    heads = detector.network.roi_heads
-    heads.score_thresh, heads.nms_thresh, heads.detections_per_img = 0.0, 1.0, 10_000
-    picture = torch.rand(3, 64, 90, generator=torch.Generator().manual_seed(5))
-    with torch.no_grad():
-        (theirs,) = detector.network([picture])
-        (mine,) = find_boxes(detector.network, [picture], 0.7, 0.1, 20)
-    assert len(mine.boxes) > 3
-    for box, label, score in zip(mine.boxes, mine.labels, mine.scores, strict=True):
-        same = (theirs["labels"] == label + 1) & torch.isclose(theirs["scores"], score, atol=1e-6)
-        assert (torch.isclose(theirs["boxes"][same], box, atol=1e-3).all(1)).any()
-
-
-def test_labels_and_scores_are_the_best_of_the_distribution() -> None:
-    found = detector_of()(photo())
-    assert found.distribution is not None
-    assert found.distribution.shape == (len(found), 4)
-    assert (found.distribution.sum(1) < 1).all()
-    assert (found.labels == found.distribution.argmax(1)).all()
-    np.testing.assert_allclose(found.scores, found.distribution.max(1), atol=1e-7)
-    assert (np.diff(found.scores) <= 0).all()
-    assert len(set(found.labels.tolist())) > 1
-    for at in range(len(found)):
-        assert all(overlap(found.boxes[at], found.boxes[other]) <= 0.7 + 1e-5 for other in range(at))
-
-
 def near(a: Detections, b: Detections) -> bool:
     columns = ("boxes", "labels", "scores", "distribution")
     return a.size == b.size and all(
@@ -146,7 +119,7 @@ def near(a: Detections, b: Detections) -> bool:
     )
 
 
-def test_a_photo_may_come_as_anything_and_gives_boxes_in_its_own_pixels(tmp_path: Path) -> None:
+def test_every_kind_of_photo_gives_boxes_in_its_own_pixels(tmp_path: Path) -> None:
     detector, image = detector_of(), photo(width=201, height=133)
     path = photo_file(tmp_path, width=201, height=133)
     found = detector(image)
@@ -165,34 +138,17 @@ def test_a_photo_may_come_as_anything_and_gives_boxes_in_its_own_pixels(tmp_path
     np.testing.assert_allclose(twice.boxes, 2 * found.boxes)
 
 
-def test_photos_pass_together_and_each_gets_what_it_would_get_alone() -> None:
+def test_a_batch_gives_each_photo_the_boxes_it_gets_alone() -> None:
     detector = detector_of(tiny(score=0.7))
     sizes = [(90, 70), (70, 90), (90, 70), (120, 60), (90, 70), (70, 90), (33, 95)]
     photos = [Photo(str(at), photo(*size, seed=at), size) for at, size in enumerate(sizes)]
-    alone = [detector(each) for each in photos]
-    assert len({len(each) for each in alone}) > 1
+    alone = [detector(shot) for shot in photos]
+    assert len({len(boxes) for boxes in alone}) > 1
     for batch in (1, 3, 8):
         together = detector.detect(photos, batch)
-        assert [each.image for each in together] == [str(at) for at in range(7)]
+        assert [boxes.image for boxes in together] == [str(at) for at in range(7)]
         assert all(map(near, together, alone))
     assert detector.detect([]) == []
-
-
-def test_detecting_leaves_the_mode_and_no_gradients_behind() -> None:
-    detector = detector_of()
-    for mode in (True, False):
-        detector.train(mode)
-        detector(photo())
-        assert (detector.training, detector.network.roi_heads.training) == (mode, mode)
-    assert all(p.grad is None for p in detector.parameters())
-
-
-def test_bad_photos_and_batches_are_one_line(tmp_path: Path, unchecked: None) -> None:
-    (tmp_path / "a.jpg").write_text("no picture")
-    with pytest.raises(PolyadicError, match=r"a\.jpg is not a readable image"):
-        detector_of()(tmp_path / "a.jpg")
-    with pytest.raises(PolyadicError, match="Detector: batch must be at least 1, got 0"):
-        detector_of().detect([photo()], 0)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -214,7 +170,7 @@ def test_every_network_learns_and_detects(network: str) -> None:
     assert found.distribution.shape[1] == 4
 
 
-def test_vgg16_is_the_papers() -> None:
+def test_vgg16_has_the_layers_of_the_paper() -> None:
     with torch.device("meta"):
         network: Any = build_network(DETECTOR_PRESETS["vgg16"], 100, fetch=False)
         maps = network.backbone(torch.zeros(1, 3, 320, 640))
@@ -225,7 +181,7 @@ def test_vgg16_is_the_papers() -> None:
     assert learns == [False] * 8 + [True] * 18  # conv1 and conv2 stay
 
 
-def test_the_small_network_sees_the_prevailing_colour_wherever_it_looks() -> None:
+def test_the_small_network_sees_the_prevailing_colour_everywhere() -> None:
     pictures = torch.zeros(2, 3, 32, 40)
     pictures[1, 0, :, :25] = 0.2  # red, in most places
     pictures[1, 2, :3] = 9.0  # very blue, in few
@@ -250,54 +206,7 @@ def test_a_saved_detector_finds_the_same_elsewhere(tmp_path: Path) -> None:
     assert Detector.load(tmp_path / "there", device="meta").device.type == "meta"
 
 
-def damage(folder: Path, how: str) -> None:
-    config, weights = folder / "config.json", folder / "model.safetensors"
-    if how.startswith("no "):
-        (folder / how.removeprefix("no ")).unlink()
-    elif how.startswith("half "):
-        path = folder / how.removeprefix("half ")
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    elif how == "foreign":
-        save_file({"x": torch.zeros(2)}, weights, {"format": "polyadic.RelationModel/1"})
-    else:
-        config.write_text(json.dumps({**json.loads(config.read_text()), "network": "mobilenetv3-fpn"}))
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("no model.safetensors", "holds no saved model: model.safetensors is missing; `polyadic detect train`"),
-        ("no config.json", "holds no saved model: config.json is missing"),
-        ("no vocabulary.json", "holds no saved model: vocabulary.json is missing"),
-        ("half model.safetensors", "model.safetensors cannot be read: it is damaged or cut off"),
-        ("half config.json", "config.json cannot be read: "),
-        ("half vocabulary.json", "vocabulary.json cannot be read: Vocabulary: expected JSON"),
-        ("foreign", "is not a saved model: expected polyadic.Detector/1, got polyadic.RelationModel/1"),
-        ("other network", "model.safetensors does not fit config.json beside it"),
-    ],
-)
-def test_a_damaged_detector_is_refused_in_one_line(tmp_path: Path, how: str, message: str) -> None:
-    detector_of().save(tmp_path)
-    damage(tmp_path, how)
-    with pytest.raises(PolyadicError) as refused:
-        Detector.load(tmp_path)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_detectors_of_other_names_or_places_are_refused(tmp_path: Path) -> None:
-    detector_of().save(tmp_path)
-    other = Vocabulary(objects=("person", "horse", "cap", "tree"), predicates=NAMES.predicates)
-    with pytest.raises(PolyadicError, match=r"another vocabulary .object 2 is 'hat' against 'cap'.; train again"):
-        Detector.load(tmp_path, vocabulary=other)
-    with pytest.raises(PolyadicError, match="holds no saved model: no such folder"):
-        Detector.load(tmp_path / "nothing")
-    (tmp_path / "file").touch()
-    with pytest.raises(PolyadicError, match="cannot write the detector to"):
-        detector_of().save(tmp_path / "file" / "model")
-
-
-def test_a_whole_detector_is_taken_from_a_file_but_for_the_head_of_other_classes(tmp_path: Path) -> None:
+def test_weights_of_a_detector_are_loaded_except_for_a_head_of_other_classes(tmp_path: Path) -> None:
     source = build_network(tiny("mobilenetv3-fpn"), 7)
     path = tmp_path / "own.pth"
     torch.save({"model": source.state_dict(), "epoch": 3}, path)
@@ -346,7 +255,9 @@ def test_vgg16s_classifier_fills_maps_and_head() -> None:
     assert seen["roi_heads.box_head.4.bias"] is classifier["classifier.3.bias"]
 
 
-def test_torchvisions_resnet_keeps_its_numbers_though_trained_without_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchvisions_resnet_gives_the_same_numbers_though_trained_without_epsilon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from torchvision.models.detection._utils import overwrite_eps
 
     config = tiny("resnet50-fpn", weights="torchvision")
@@ -364,47 +275,61 @@ def test_torchvisions_resnet_keeps_its_numbers_though_trained_without_epsilon(mo
         torch.testing.assert_close(mine.backbone.body.bn1(a), theirs.backbone.body.bn1(b), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "weights: no file "),
-        (b"text", " cannot be read as weights ("),
-        ([1, 2], " holds no state dict: expected names and tensors"),
-        ({"features.0.weight": torch.zeros(3)}, "does not hold weights of mobilenetv3-fpn (it lacks backbone.body.0.0"),
-        ({"roi_heads.x": torch.zeros(3)}, "does not hold weights of mobilenetv3-fpn (it lacks backbone.body.0.0"),
-    ],
-)
-def test_files_that_are_no_weights_are_refused_in_one_line(tmp_path: Path, content: Any, message: str) -> None:
-    path = tmp_path / "weights.pth"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content is not None:
-        torch.save(content, path)
-    with pytest.raises(PolyadicError) as refused:
-        build_network(tiny("mobilenetv3-fpn", weights=str(path)), 4)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_without_a_network_torchvisions_weights_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from urllib.error import URLError
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise URLError("no route to host")
-
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fail)
-    with pytest.raises(PolyadicError) as refused:
-        build_network(tiny("mobilenetv3-fpn", weights="torchvision"), 4)
-    assert "cannot get torchvision's weights of mobilenetv3-fpn from https://" in str(refused.value)
-    assert str(refused.value).endswith("give it as --weights FILE")
-    assert "\n" not in str(refused.value)
-    with pytest.raises(PolyadicError, match="torchvision has none for the network small"):
-        build_network(tiny(weights="torchvision"), 4)
-
-
 def test_half_precision_finds_nearly_the_same() -> None:
     full, half = detector_of(), detector_of(tiny(precision="bfloat16"))
     image: Image.Image = scenes(1)[0].open()
     a, b = full(image), half(image)
     assert a != b
     assert b.scores[0] == pytest.approx(a.scores[0], abs=0.1)
+
+
+def test_a_damaged_or_foreign_detector_is_refused_in_one_line(tmp_path: Path) -> None:
+    detector_of().save(tmp_path / "whole")
+
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(tmp_path / "whole", tmp_path / name))
+
+    cases: dict[str, Path] = {"no such folder": tmp_path / "nothing"}
+    for name in ("model.safetensors", "config.json", "vocabulary.json"):
+        cases[f"{name} is missing"] = copy(f"no {name}")
+        (cases[f"{name} is missing"] / name).unlink()
+        half = cases[f"{name} cannot be read"] = copy(f"half {name}")
+        (half / name).write_bytes((half / name).read_bytes()[: (half / name).stat().st_size // 2])
+    foreign = cases["expected polyadic.Detector/1, got polyadic.RelationModel/1"] = copy("foreign")
+    save_file({"x": torch.zeros(2)}, foreign / "model.safetensors", {"format": "polyadic.RelationModel/1"})
+    other = cases["does not fit config.json"] = copy("other network")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "network": "mobilenetv3-fpn"}))
+    for message, folder in cases.items():
+        with pytest.raises(PolyadicError) as refused:
+            Detector.load(folder)
+        assert message in str(refused.value)
+        assert "\n" not in str(refused.value)
+    names = Vocabulary(objects=("person", "horse", "cap", "tree"), predicates=NAMES.predicates)
+    with pytest.raises(PolyadicError, match="object 2 is 'hat' against 'cap'"):
+        Detector.load(tmp_path / "whole", vocabulary=names)
+
+
+def test_unusable_weights_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from urllib.error import URLError
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fail)
+    (tmp_path / "text.pth").write_bytes(b"text")
+    torch.save([1, 2], tmp_path / "list.pth")
+    torch.save({"features.0.weight": torch.zeros(3)}, tmp_path / "other.pth")
+    cases = {
+        "none.pth": "weights: no file ",
+        "text.pth": " cannot be read as weights (",
+        "list.pth": " holds no state dict",
+        "other.pth": "does not hold weights of mobilenetv3-fpn (it lacks backbone.body.0.0",
+        "torchvision": "cannot get torchvision's weights of mobilenetv3-fpn from https://",
+    }
+    for name, message in cases.items():
+        weights = name if name == "torchvision" else str(tmp_path / name)
+        with pytest.raises(PolyadicError) as refused:
+            build_network(tiny("mobilenetv3-fpn", weights=weights), 4)
+        assert message in str(refused.value)
+        assert "\n" not in str(refused.value)

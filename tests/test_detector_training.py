@@ -1,17 +1,16 @@
-"""A detector's training: the same comforts as the relation model's."""
+"""Training a detector: bit-identical resume, data and errors."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from detector_cases import photo, tiny
 from torch import nn
-from training_cases import Crash, Spy, StopAfterStep, crash, log_of, same, watched
+from training_cases import Crash, Spy, crash, log_of, same, watched
 from vrd_files import RIDER, TRAIN, relation, write_vrd
 
 from polyadic.config import DetectorConfig
@@ -21,17 +20,13 @@ from polyadic.detectors.faster_rcnn import Detector, to_pixels
 from polyadic.evaluation.average_precision import average_precision
 from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.images import Photo
-from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import loop
-from polyadic.training import run as checkpoint
 from polyadic.training.detector import train_detector
 from polyadic.training.proposals import DetectorExamples, load_boxes, mirror
 
 PLACES = (
-    "begin detector 1/2",
     "detector 1/2, step 2",
-    "end detector 1/2",
     "validation, step 1",
     "say detector 1/2",
     "detector 2/2, step 1",
@@ -76,7 +71,7 @@ def test_a_run_has_all_its_parts_and_the_best_is_loaded(whole: Whole) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_stopped_and_resumed_is_never_stopped(whole: Whole, tmp_path: Path, place: str) -> None:
+def test_a_stopped_run_resumes_bit_for_bit(whole: Whole, tmp_path: Path, place: str) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Interrupted), watched(Spy(at_place(whole, place), request_stop)):
         train_detector(tiny(), folder)
@@ -84,7 +79,7 @@ def test_stopped_and_resumed_is_never_stopped(whole: Whole, tmp_path: Path, plac
 
 
 @pytest.mark.parametrize(("place", "minutes"), [("detector 1/2, step 2", 0), ("say detector 1/2", 10)])
-def test_crashed_and_resumed_is_never_crashed(
+def test_a_crashed_run_resumes_bit_for_bit(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, minutes: int
 ) -> None:
     monkeypatch.setattr(loop, "MINUTES", minutes)  # 0: a checkpoint after each step
@@ -93,29 +88,11 @@ def test_crashed_and_resumed_is_never_crashed(
     check(tmp_path / "run", train_detector(tiny(), tmp_path / "run", resume=True), whole)
 
 
-def test_batch_statistics_survive_an_interruption_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.nn.GroupNorm", lambda groups, channels: nn.BatchNorm2d(channels))
-    straight = train_detector(tiny(), tmp_path / "straight")
-    with pytest.raises(Interrupted), watched(StopAfterStep()):
-        train_detector(tiny(), tmp_path / "run")
-    assert same(train_detector(tiny(), tmp_path / "run", resume=True).state_dict(), straight.state_dict())
-    mean = next(x for name, x in straight.state_dict().items() if name.endswith("running_mean"))
-    assert mean.abs().max() > 0, "they moved"
-
-
 def test_workers_change_nothing(whole: Whole, tmp_path: Path) -> None:
     check(tmp_path / "run", train_detector(tiny(workers=2), tmp_path / "run"), whole)
 
 
-def test_a_finished_run_is_returned_as_it_is(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: Any) -> None:
-        raise AssertionError("nothing is left to train")
-
-    monkeypatch.setattr(checkpoint, "save", never)
-    check(whole.folder, train_detector(tiny(), whole.folder, resume=True), whole)
-
-
-def test_it_learns_a_picture_by_heart() -> None:
+def test_a_detector_overfits_one_image() -> None:
     """AP50 seen in 100 steps: 88, 88 and 53 for three pictures and seeds; 2 where labels are off by one."""
     torch.manual_seed(0)
     scene = World(0, 1).dataset("test")[0]
@@ -136,9 +113,9 @@ def test_it_learns_a_picture_by_heart() -> None:
 def test_other_settings_other_data_and_full_folders_are_refused(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PolyadicError, match="exists already: continue it with --resume"):
+    with pytest.raises(PolyadicError, match="exists already"):
         train_detector(tiny(), whole.folder)
-    with pytest.raises(PolyadicError, match=r"was started with training\.rate = 0\.002, not 0\.5: resume it as it was"):
+    with pytest.raises(PolyadicError, match=r"training\.rate = 0\.002, not 0\.5"):
         train_detector(tiny(**{"training.rate": 0.5}), whole.folder, resume=True)
     with pytest.raises(PolyadicError, match=r"is not a run: it has no config\.json"):
         train_detector(tiny(), tmp_path / "nothing", resume=True)
@@ -160,7 +137,7 @@ def test_half_of_the_pictures_are_mirrored_by_seed_epoch_and_name_alone() -> Non
         mirrored[seed, epoch] = [not torch.equal(pictures[at].boxes, plain[at]) for at in range(40)]
         assert all(torch.equal(pictures[at].picture, again[39 - at].picture) for at in range(40))
         assert 10 < sum(mirrored[seed, epoch]) < 30
-    assert len({tuple(each) for each in mirrored.values()}) == 3
+    assert len({tuple(flags) for flags in mirrored.values()}) == 3
 
 
 def test_mirrored_boxes_hold_the_mirrored_pixels() -> None:
@@ -184,14 +161,9 @@ leaves_the_frame = pytest.mark.filterwarnings("ignore:.*leaves the frame")  # as
 
 
 @leaves_the_frame
-def test_boxes_that_come_from_relations_are_said_to(tmp_path: Path) -> None:
+def test_unusable_boxes_are_dropped_with_a_note(tmp_path: Path) -> None:
     data = load_boxes(vrd(tmp_path))
-    related, *others = data.notes
-    assert related.startswith("vrd has boxes in relations alone: an object that nobody related is background")
-    assert others == [
-        "vrd: 1 boxes have no area within their picture and are left out",
-        "vrd: 1 images without boxes are left out",
-    ]
+    assert [note.startswith("vrd") for note in data.notes] == [True] * 3
     by_name = {scene.name: scene for scene in data.fit}
     assert "empty.jpg" not in by_name
     assert len(by_name["flat.jpg"].boxes) == 1
@@ -203,47 +175,19 @@ def test_boxes_that_come_from_relations_are_said_to(tmp_path: Path) -> None:
 
 
 @leaves_the_frame
-def test_boxes_stand_where_they_belong_on_a_picture_of_another_size(tmp_path: Path) -> None:
+def test_boxes_are_scaled_to_an_image_of_another_size(tmp_path: Path) -> None:
     data = load_boxes(vrd(tmp_path))
     shown = DetectorExamples(data.fit, 0, 0)[0]
     assert shown.picture.shape == (3, 50, 50)  # annotated on 100 x 100
     left, top, right, bottom = (data.fit[0].boxes / 2).T
     turned = np.stack([50 - right, top, 50 - left, bottom], 1)
-    assert any(np.allclose(shown.boxes, each) for each in (data.fit[0].boxes / 2, turned))
+    assert any(np.allclose(shown.boxes, boxes) for boxes in (data.fit[0].boxes / 2, turned))
 
 
 @pytest.fixture
 def drawn(tmp_path: Path) -> DetectorConfig:
     write(World(12, 2), tmp_path / "drawn")
     return tiny(**{"data.dataset": "coco", "data.root": str(tmp_path / "drawn")})
-
-
-def test_images_without_boxes_are_background_where_all_objects_are_annotated(
-    drawn: DetectorConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert load_boxes(drawn).notes == ()
-    first = load_boxes(drawn).fit[0].name
-
-    def bare(config: DetectorConfig, split: str, images: str) -> Any:
-        from polyadic.training.examples import load_split
-
-        whole = load_split(config, split, "required")
-        return whole.keep(lambda scene: True) if split != "fit" else _bare(whole, first)
-
-    monkeypatch.setattr("polyadic.training.proposals.load_split", bare)
-    data = load_boxes(drawn)
-    assert data.notes == ("coco: 1 images have no boxes: all of them is background",)
-    assert len(data.fit) == 11
-
-
-def _bare(dataset: Any, name: str) -> Any:
-    from dataclasses import replace
-
-    def without(scene: Scene) -> Scene:
-        none = np.zeros((0, 3), int)
-        return replace(scene, boxes=np.zeros((0, 4)), labels=np.zeros(0, int), relations=none)
-
-    return replace(dataset, scenes=tuple(without(each) if each.name == name else each for each in dataset))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -254,16 +198,6 @@ def test_a_picture_that_cannot_be_read_is_named_in_one_line(
     with pytest.raises(PolyadicError, match=r"train_000003\.png is not a readable image") as refused:
         train_detector(drawn.change(workers=workers), tmp_path / "run")
     assert "\n" not in str(refused.value)
-
-
-def test_a_loss_that_is_not_finite_names_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Detector, *_: Any) -> dict[str, torch.Tensor]:
-        return {"class": torch.tensor(float("nan"), requires_grad=True)}
-
-    monkeypatch.setattr(Detector, "losses", broken)
-    message = r"stage detector, epoch 1, step 1, images train_.*: the loss is nan; a lower learning rate"
-    with pytest.raises(PolyadicError, match=message):
-        train_detector(tiny(), tmp_path / "run")
 
 
 def test_with_nothing_held_out_the_detector_sees_all_training_images_and_keeps_the_last_epoch(tmp_path: Path) -> None:

@@ -173,17 +173,6 @@ class DetectionNoise:
         fitted = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "assumed"}
         return {name: np.asarray(value) for name, value in (fitted | vars(self.assumed)).items()}
 
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> DetectionNoise:
-        """The inverse of `to_arrays`; other names are ignored."""
-        assumed = [field.name for field in fields(Assumptions)]
-        fitted = [field.name for field in fields(cls) if field.name != "assumed"]
-        missing = [name for name in fitted + assumed if name not in arrays]
-        if missing:
-            raise PolyadicError(f"DetectionNoise: the arrays lack {', '.join(missing)}; save what to_arrays returns")
-        values = {name: arrays[name] if np.ndim(arrays[name]) else float(arrays[name]) for name in fitted}
-        return cls(Assumptions(**{name: float(arrays[name]) for name in assumed}), **values)  # type: ignore[arg-type]
-
     def __repr__(self) -> str:
         return f"DetectionNoise({', '.join(f'{name} {value:.3g}' for name, value in self.summary().items())})"
 

@@ -1,3 +1,5 @@
+"""Which pairs training uses: against loops over relations and boxes."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -32,7 +34,7 @@ def noisy(scene: Scene, copies: int, seed: int = 0, noise: float = 9.0) -> Detec
 RELATIONS = [(0, 2, 1), (0, 0, 1), (2, 1, 3), (1, 5, 2), (3, 3, 3)]
 
 
-def test_stage_one_has_each_relation_of_two_boxes() -> None:
+def test_stage_one_learns_each_relation_between_two_boxes() -> None:
     known = true_boxes(scene_of(RELATIONS))
     assert known.pairs.tolist() == [[0, 1], [0, 1], [2, 3], [1, 2]]  # box 3 with itself is left out
     assert known.triplets.tolist() == [[3, 2, 1], [3, 0, 1], [4, 1, 1], [1, 5, 4]]
@@ -64,13 +66,13 @@ def test_proposals_equal_a_loop_over_relations_and_boxes(copies: int, seed: int)
             for subject, predicate, object in RELATIONS
             if subject != object and [scene.labels[subject], predicate, scene.labels[object]] == triplet
         ]
-        assert len(owners) == 1  # by construction of RELATIONS, the triplet tells the boxes
+        assert len(owners) == 1  # by construction of RELATIONS, the triplet identifies the boxes
         drawn[owners[0][0]].add(s)
         drawn[owners[0][1]].add(o)
     expected: Counter[tuple[int, ...]] = Counter()
-    for at, own in enumerate(drawn):
-        assert own <= near[at]
-        assert len(own) == min(4, len(near[at]))  # as many as there are, up to 4
+    for at, chosen in enumerate(drawn):
+        assert chosen <= near[at]
+        assert len(chosen) == min(4, len(near[at]))  # as many as there are, up to 4
     for subject, predicate, object in RELATIONS:
         if subject != object:
             triplet = (scene.labels[subject], predicate, scene.labels[object])
@@ -96,7 +98,7 @@ def test_proposals_are_drawn_evenly() -> None:
     assert all(abs(count - rounds * share) < 4.5 * deviation for count in seen.values())
 
 
-def test_proposals_come_in_the_annotated_frame() -> None:
+def test_proposals_are_scaled_to_the_annotated_frame() -> None:
     scene = scene_of([(0, 0, 3)])
     half = Detections("a.jpg", scene.boxes / [4, 2, 4, 2], scene.labels, np.ones(4), size=(50.0, 50.0))
     found = proposal_boxes(scene, half, np.random.default_rng(0))
@@ -105,7 +107,7 @@ def test_proposals_come_in_the_annotated_frame() -> None:
 
 
 @pytest.mark.parametrize("relations", [[], RELATIONS])
-def test_no_detections_show_no_relations(relations: list[tuple[int, int, int]]) -> None:
+def test_without_detections_there_are_no_pairs(relations: list[tuple[int, int, int]]) -> None:
     nothing = Detections("a.jpg", np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), (7.0, 7.0))
     rng = np.random.default_rng(0)
     found = proposal_boxes(scene_of(relations), nothing, rng)
@@ -124,18 +126,11 @@ def test_no_relations_give_no_pairs_of_either_kind() -> None:
         assert len(selection_pairs(boxes, rng, nulls=0)[0]) == n * (n - 1)  # all of them null
 
 
-def test_boxes_without_area_are_near_nothing() -> None:
+def test_boxes_without_area_match_nothing() -> None:
     boxes = np.array([[2.0, 2, 2, 2], [0, 0, 5, 5]])
     scene = Scene("a", Path("a"), (9.0, 9.0), boxes, np.array([0, 1]), np.array([[0, 0, 1]]))
     same = Detections("a", scene.boxes, scene.labels, np.ones(2))
     assert len(proposal_boxes(scene, same, np.random.default_rng(0)).pairs) == 0
-
-
-def test_a_scene_without_boxes_is_no_obstacle() -> None:
-    empty = Scene("a", Path("a"), (9.0, 9.0), np.zeros((0, 4)), np.zeros(0, int), np.zeros((0, 3), int))
-    found = proposal_boxes(empty, noisy(scene_of([]), 1), np.random.default_rng(0))
-    assert len(found.boxes) == 9
-    assert len(found.pairs) == 0
 
 
 def five_boxes() -> TrainingBoxes:
@@ -144,7 +139,7 @@ def five_boxes() -> TrainingBoxes:
 
 
 @pytest.mark.parametrize(("nulls", "count"), [(1.0, 3), (2.0, 6), (0.5, 2), (0, 17), (100.0, 17)])
-def test_selection_takes_annotated_pairs_once_and_so_many_null_ones(nulls: float, count: int) -> None:
+def test_selection_takes_annotated_pairs_once_and_the_given_share_of_null_pairs(nulls: float, count: int) -> None:
     pairs, annotated = selection_pairs(five_boxes(), np.random.default_rng(0), nulls)
     assert {tuple(p) for p in pairs[annotated].tolist()} == {(0, 1), (3, 2), (1, 0)}
     null = [tuple(p) for p in pairs[~annotated].tolist()]
@@ -166,14 +161,8 @@ def test_null_pairs_are_drawn_evenly() -> None:
     assert all(abs(count - rounds * share) < 4.5 * deviation for count in seen.values())
 
 
-def test_one_seed_draws_the_same() -> None:
-    scene = scene_of(RELATIONS)
-    one, two, other = (proposal_boxes(scene, noisy(scene, 7), np.random.default_rng(s)).pairs for s in (1, 1, 2))
-    assert one.tolist() == two.tolist() != other.tolist()
-
-
-def test_pairs_on_an_annotated_one_are_no_null_pairs() -> None:
-    """Of 7 copies of each box 4 are drawn; the others show the relation as well, and must not teach the contrary."""
+def test_pairs_that_overlap_an_annotated_pair_are_never_null() -> None:
+    """Of 7 copies of each box 4 are drawn; the others show the relation too, so they must not count as null."""
     scene = scene_of([(0, 1, 1)])
     copies = Detections(scene.name, np.repeat(scene.boxes[:2], 7, 0), np.zeros(14, np.int64), np.ones(14), scene.frame)
     boxes = proposal_boxes(scene, copies, np.random.default_rng(0))

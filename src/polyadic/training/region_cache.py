@@ -248,6 +248,8 @@ def _checksum(key: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
+    if not tensor.numel():
+        return memoryview(b"")  # an empty tensor may have stride 0, and then no view
     data: memoryview = tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data
     return data
 

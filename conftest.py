@@ -27,7 +27,7 @@ sys.meta_path.insert(0, UncheckedKernels())
 
 torch.set_num_threads(1)
 
-pytest_plugins = ["bad_server", "tiny_runs"]  # their fixtures `server`, `cache` and `command`
+pytest_plugins = ["bad_server", "tiny_runs"]  # their fixtures `server` and `command`
 
 
 @pytest.fixture(autouse=True)

@@ -129,6 +129,12 @@ def test_other_queries_give_the_best_pairs_and_labels(
         assert answer.probability == pytest.approx(float(joint[pair, s, p, o] / sums[pair]), rel=1e-4)
 
 
+def test_probabilities_of_two_unknowns_sum_to_one() -> None:
+    _, _, result = case("evidence", EXPONENTS)
+    answers = result.query(predicate="on", pair=(1, 2), top=16)
+    assert sum(answer.probability for answer in answers) == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     "parts", [ScoreTerms(prior=False), ScoreTerms(geometry=False), ScoreTerms(selected=False)], ids=str
 )

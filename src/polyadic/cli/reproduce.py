@@ -72,7 +72,7 @@ def demo_command(
         "pair? prior: how often each triplet was annotated. count table: frequencies alone, no pixels. the exact\n"
         "truth: the probabilities that generated the scenes; the annotator is random.\n"
         "\nWhat to see: the loss falls as the rank grows; P(X_sel) and the prior each add much. The prior corrects\n"
-        "what rank 1 cannot express, so that with it rank 1 may lead in recall; see README and tests/test_claims.py.\n"
+        "what rank 1 cannot express, so that with it rank 1 may lead in recall; see docs/toy.md.\n"
         f"\npictures: {pictures[0]} and {len(pictures) - 1} more: ground-truth boxes, hits in green"
         f"\nnumbers:  {rows}"
         f"\nruns:     {out}/rank-*; curves: tensorboard --logdir {out}"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from polyadic.cp import CPTensor, require_tensor
@@ -22,6 +22,7 @@ from polyadic.files import atomic_write
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 _FORMAT = "polyadic.TripletPrior/1"
+_SHRINK = 20.0  # annotations' worth of P(s, o) in P(s, o | p)
 _CHUNK = 1 << 24  # numbers of [B, R, M] held at once by log_normaliser
 
 
@@ -60,9 +61,13 @@ class TripletPrior:
     counts: Float[Tensor, " M"]
     smoothing: float = 1.0  # paper: 1
     vocabulary: Vocabulary | None = None
+    reversals: Int[Tensor, "P P"] | None = None  # `Dataset.reversals`, for `restates`
 
     def __post_init__(self) -> None:
         _check_sizes(self.sizes)
+        P = self.sizes[1]
+        if self.reversals is not None and tuple(self.reversals.shape) != (P, P):
+            raise PolyadicError(f"TripletPrior: reversals must be [{P}, {P}], got {list(self.reversals.shape)}")
         if self.vocabulary is not None and self.vocabulary.sizes != tuple(self.sizes):
             raise PolyadicError(
                 f"TripletPrior: the vocabulary has sizes {self.vocabulary.sizes}, the prior {tuple(self.sizes)}"
@@ -100,6 +105,7 @@ class TripletPrior:
         *,
         smoothing: float = 1.0,
         counts: Float[Tensor, " T"] | Int[Tensor, " T"] | None = None,
+        reversals: Int[Tensor, "P P"] | None = None,
     ) -> TripletPrior:
         """Count the annotated triplets of the training set, each worth 1 or its entry of `counts`; O(T log T)."""
         vocabulary = sizes if isinstance(sizes, Vocabulary) else None
@@ -122,7 +128,7 @@ class TripletPrior:
             )
         keys, place = flat.unique(return_inverse=True)
         total = torch.zeros(len(keys), dtype=torch.float64, device=keys.device)
-        return cls(shape, keys, total.index_add_(0, place, counts.to(total)), smoothing, vocabulary)
+        return cls(shape, keys, total.index_add_(0, place, counts.to(total)), smoothing, vocabulary, reversals)
 
     def __repr__(self) -> str:
         return f"TripletPrior(sizes={self.sizes}, seen={len(self.keys)}, smoothing={self.smoothing})"
@@ -147,6 +153,39 @@ class TripletPrior:
     def log_rest(self) -> float:
         """Log-probability of each triplet that was never seen."""
         return math.log(self.smoothing) - self.log_total if self.smoothing else -math.inf
+
+    @cached_property
+    def restates(self) -> Bool[Tensor, "P P"]:
+        """Mark predicates p, q where "B q A" says again what "A p B" says, as behind and in front of, wear and on.
+
+        Those are used for the reverse of a pair in more than 30% of the cases, seen from p or from q, smoothed by one
+        in eight. The diagonal marks predicates that hold both ways, as next to. Without `reversals` none is marked.
+        """
+        P = self.sizes[1]
+        if self.reversals is None:
+            return torch.zeros(P, P, dtype=torch.bool)
+        counts = self.reversals.cpu().double()
+        often = (counts + 1) / (counts.sum(1, keepdim=True) + 8) > 0.3
+        return often | often.T
+
+    @cached_property
+    def information(self) -> Float[Tensor, " P"]:
+        """Compute what a predicate tells of its pair, in nats: mean log P(s, o | p) / P(s, o) over its annotations.
+
+        Each annotation is left out of its own estimate, which is smoothed by P(s, o); predicates with few annotations
+        are drawn towards 0. "next to" goes with anything and tells nothing, "ride" names its pair.
+        """
+        _, P, O = self.sizes
+        counts, predicate = self.counts.cpu(), self.triplets.cpu()[:, 1]
+        ends = self.triplets.cpu()[:, 0] * O + self.triplets.cpu()[:, 2]
+        _, place = ends.unique(return_inverse=True)
+        pair = torch.zeros(int(place.max()) + 1 if len(place) else 0, dtype=torch.float64)
+        share = (pair.index_add_(0, place, counts) / counts.sum().clamp_min(1))[place]  # P(s, o) of each seen triplet
+        total = torch.zeros(P, dtype=torch.float64).index_add_(0, predicate, counts)
+        others, all_others = (counts - 1).clamp_min(0), (total[predicate] - 1).clamp_min(0)
+        log_ratio = ((others + _SHRINK * share) / (all_others + _SHRINK)).log() - share.log()
+        told = torch.where(counts > 0, counts * log_ratio, 0.0)
+        return torch.zeros(P, dtype=torch.float64).index_add_(0, predicate, told) / (total + 5)
 
     def log_prob(self, triplet: Int[Tensor, "*T 3"]) -> Float[Tensor, "*T"]:
         """Compute log ψ_u of any triplets, by bisection: O(log M) each."""
@@ -174,7 +213,7 @@ class TripletPrior:
         return total - self.log_total
 
     def to(self, device: torch.device | str) -> TripletPrior:
-        return TripletPrior(self.sizes, self.keys.to(device), self.counts.to(device), self.smoothing, self.vocabulary)
+        return replace(self, keys=self.keys.to(device), counts=self.counts.to(device))
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, counts, sizes, smoothing and vocabulary; whole or not at all."""
@@ -182,6 +221,9 @@ class TripletPrior:
         from safetensors.torch import save_file
 
         path = Path(path)
+        tensors = {"keys": self.keys, "counts": self.counts}
+        if self.reversals is not None:
+            tensors["reversals"] = self.reversals
         metadata = {
             "format": _FORMAT,
             "sizes": json.dumps(self.sizes),
@@ -190,7 +232,7 @@ class TripletPrior:
         }
         try:
             with atomic_write(path) as part:
-                save_file({"keys": self.keys.contiguous(), "counts": self.counts.contiguous()}, part, metadata)
+                save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part, metadata)
         except (OSError, SafetensorError) as error:
             raise PolyadicError(f"TripletPrior: cannot write {path}: {error}") from error
 
@@ -208,6 +250,7 @@ class TripletPrior:
                         f"got {metadata.get('format')!r}); write one with TripletPrior.save"
                     )
                 keys, counts = file.get_tensor("keys"), file.get_tensor("counts")
+                reversals = file.get_tensor("reversals") if "reversals" in file.keys() else None  # noqa: SIM118
                 sizes, smoothing = json.loads(metadata["sizes"]), json.loads(metadata["smoothing"])
                 names = metadata["vocabulary"]
         except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
@@ -220,7 +263,7 @@ class TripletPrior:
                     f"TripletPrior: {path} belongs to another vocabulary ({difference}); "
                     "count the triplets again with this one"
                 )
-        return cls(tuple(sizes), keys, counts, smoothing, saved)
+        return cls(tuple(sizes), keys, counts, smoothing, saved, reversals)
 
 
 def _check_sizes(sizes: tuple[int, int, int]) -> None:

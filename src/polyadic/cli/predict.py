@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -73,21 +72,47 @@ def command(
     ] = "drop",
     top: Annotated[
         int, typer.Option("--top", metavar="N", min=1, help="Relations per photo.", rich_help_panel=_ANSWERS)
-    ] = 20,
+    ] = 10,
     k: Annotated[
         str,
         typer.Option("--k", help="Relations per ordered pair of boxes: a number, or any.", rich_help_panel=_ANSWERS),
     ] = "1",
-    min_score: Annotated[
+    least: Annotated[
         float,
         typer.Option(
-            "--min-score",
+            "--min-probability",
             metavar="X",
             min=0.0,
-            help="Leave out relations with a lower score.",
+            max=1.0,
+            help="Leave out relations that an annotator would state with a lower probability.",
             rich_help_panel=_ANSWERS,
         ),
-    ] = 0.0,
+    ] = 0.02,
+    order: Annotated[
+        Literal["informative", "likely"],
+        typer.Option(
+            "--order",
+            help="informative: relations that tell more of their pair first (ride before next to), repeats last; "
+            "likely: by probability.",
+            rich_help_panel=_ANSWERS,
+        ),
+    ] = "informative",
+    labels: Annotated[
+        Literal["keep", "refine"],
+        typer.Option(
+            "--labels",
+            help="Keep the detector's names, or give each box its most probable name over all its pairs.",
+            rich_help_panel=_ANSWERS,
+        ),
+    ] = "keep",
+    mirror: Annotated[
+        Literal["drop", "keep"],
+        typer.Option(
+            "--mirror",
+            help='drop: of "A behind B" and "B behind A" the likelier alone, and "next to" and the like once per pair.',
+            rich_help_panel=_ANSWERS,
+        ),
+    ] = "drop",
     subject: Annotated[
         str | None, typer.Option("--subject", help="Only relations with this subject.", rich_help_panel=_ANSWERS)
     ] = None,
@@ -109,6 +134,9 @@ def command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON Lines instead of text.", rich_help_panel=_OUTPUT)
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="List how class names are mapped.", rich_help_panel=_OUTPUT)
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue --out: photos in it are skipped.", rich_help_panel=_OUTPUT)
     ] = False,
@@ -129,6 +157,7 @@ def command(
     Boxes come from the run's detector, another one (--detector), or a file (--detections).
     """
     from polyadic.experiments.photos import PhotoLog, Question, draw, drawing_paths, predict_photos
+    from polyadic.model.answers import AnswerOptions
     from polyadic.pretrained import synonyms, table_file
     from polyadic.progress import Interrupted, interruptible, say, showing
 
@@ -139,7 +168,8 @@ def command(
         raise PolyadicError("--resume needs --out, the file to continue")
     run, paths = _split(words or [])
     _check_paths(paths, detections, drawn)
-    question = Question(parse_k(k), top, _finite(min_score), _given(subject, predicate, object))
+    options = AnswerOptions(parse_k(k), top, order, labels, mirror, least)
+    question = Question(options, _given(subject, predicate, object))
     photos = _photos(run, paths)
     model = _load_model(run, device, threads)
     for name, word in question.given:
@@ -149,6 +179,7 @@ def command(
     if detector is not None:
         _set_detector(model, detector, names, table or mapping, unknown)
     items = _items(model, photos, detections, categories, table or mapping, unknown)
+    _print_context(run, model, detector, detections, verbose)
     targets = {}
     if drawn is not None:
         replace = overwrite or resume
@@ -173,7 +204,7 @@ def command(
                     log.write(result)
                 else:
                     if not written and not as_json:
-                        _print_heading(question)
+                        typer.echo(f"# {_meaning(question)}")
                     _print(result, as_json)
                 written, relations = written + 1, relations + len(result.relations)
         except Interrupted:
@@ -208,12 +239,6 @@ def _check_paths(paths: Sequence[str], detections: Path | None, drawn: Path | No
         raise PolyadicError("--draw needs photos: name files, folders or patterns")
     if not paths and detections is None:
         raise PolyadicError("PATHS are missing: name photos, folders or patterns")
-
-
-def _finite(min_score: float) -> float:
-    if not math.isfinite(min_score):
-        raise PolyadicError(f"--min-score: expected a number from 0, got {min_score}")
-    return min_score
 
 
 def _given(subject: str | None, predicate: str | None, object: str | None) -> tuple[tuple[str, str], ...]:
@@ -261,11 +286,7 @@ def _load_model(run: Path | None, device: str, threads: int) -> RelationModel:
         torch.set_num_threads(threads)
     if run is not None:
         return RelationModel.load(run, pick_device(device))
-    from polyadic.pretrained import MODELS
-
-    name = next(iter(MODELS))
-    typer.echo(f"model: {MODELS[name]} ({name}, comes with polyadic)", err=True)
-    return RelationModel.pretrained(name, pick_device(device))
+    return RelationModel.pretrained(device=pick_device(device))
 
 
 def _set_detector(
@@ -278,9 +299,9 @@ def _set_detector(
         from polyadic.detectors.coco import weights_file
         from polyadic.detectors.weights import pretrained
 
-        typer.echo(f"detector: torchvision's Faster R-CNN, trained on COCO ({word})", err=True)
         if not weights_file(word).exists():
-            typer.echo(f"downloading its weights once, {pretrained(word).meta['_file_size']:.0f} MB", err=True)
+            size = f"{pretrained(word).meta['_file_size']:.0f} MB"
+            typer.echo(f"downloading the weights of torchvision's {word} once, {size}", err=True)
     try:
         detector = load_detector(
             word, model.vocabulary, device=model.device, names=names, mapping=mapping, unknown=unknown
@@ -289,10 +310,23 @@ def _set_detector(
         if word not in COCO_NETWORKS:
             raise
         raise PolyadicError(f"{error}, or give --detector FILE.onnx, or boxes with --detections FILE") from error
-    label_map = getattr(detector, "label_map", None)  # of classes that are not the vocabulary's own
-    if label_map is not None:
-        typer.echo(label_map.report(), err=True)
     model.set_detector(detector)
+
+
+def _print_context(
+    run: Path | None, model: RelationModel, detector: str | None, detections: Path | None, verbose: bool
+) -> None:
+    """Print in one line which model and which boxes are used; `verbose`: also how class names are mapped."""
+    from polyadic.pretrained import MODELS
+
+    boxes = str(detections or detector or "the run's detector")
+    label_map = None if detections is not None else getattr(model.detector, "label_map", None)
+    if label_map is not None:
+        boxes += f" ({label_map.summary()}{'' if verbose else '; -v lists them'})"
+    name = str(run or f"{next(iter(MODELS))} (pretrained)")
+    typer.echo(_printable(f"model: {name}; boxes: {boxes}"), err=True)
+    if label_map is not None and verbose:
+        typer.echo(label_map.report(), err=True)
 
 
 def _fingerprint(
@@ -375,29 +409,32 @@ def _joined(*paths: Path | None) -> str:
     return " and ".join(str(path) for path in paths if path is not None)
 
 
-def _print_heading(question: Question) -> None:
-    known = ", ".join(word for _, word in question.given)
-    share = f"P(rest | {known}, boxes)" if known else "P(triplet | boxes)"
-    typer.echo(f"# score, {share}, relation, subject box, object box")
+def _meaning(question: Question) -> str:
+    """Say what the number beside a relation means."""
+    given = dict(question.given)
+    if {"subject", "object"} <= set(given):
+        return f"%: P(predicate | {given['subject']}, {given['object']}, these two boxes)"
+    order = "" if given or question.options.order == "likely" else "; informative ones first"
+    return f"%: probability that an annotator states this relation of these two boxes{order}"
 
 
 def _print(result: Result, as_json: bool) -> None:
     from polyadic.experiments.photos import to_line
 
-    record = result.to_record()
+    relations = result.relations
     if as_json:
-        typer.echo(to_line(record))
+        typer.echo(to_line(result.to_record()))
         return
-    typer.echo(_printable(result.name))
-    for relation in record["relations"]:
-        ends = (record["boxes"][relation[end]["box"]]["box"] for end in ("subject", "object"))
-        where = "  ".join("[" + " ".join(f"{x:.0f}" for x in box) + "]" for box in ends)
-        words = f"{relation['subject']['name']} {relation['predicate']} {relation['object']['name']}"
-        typer.echo(f"  {relation['score']:.2e}  {relation['probability']:6.1%}  {words:40}  {where}")
-    if not record["relations"]:
-        boxes = len(record["boxes"])
-        why = "no boxes were found" if not boxes else "only one box" if boxes == 1 else "none above --min-score"
-        typer.echo(f"  no relations: {why}")
+    typer.secho(_printable(result.name), bold=True)
+    rows = [(row.box_names[0], row.names[1], row.box_names[1]) for row in relations]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    for row, number in zip(rows, relations.percentages(), strict=True):
+        words = "  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True))
+        typer.echo(_printable(f"  {words}  {number:>5}"))
+    if not rows:
+        boxes = len(relations.boxes)
+        why = "no boxes were found" if not boxes else "only one box was found" if boxes == 1 else relations.note
+        typer.echo(_printable(f"  no relations: {why}"))
     sys.stdout.flush()
 
 

@@ -44,6 +44,7 @@ from polyadic.draw.shapes import (
     tick,
 )
 from polyadic.structures.images import to_rgb
+from polyadic.structures.relations import number_names
 from polyadic.structures.scenes import check_boxes, check_indices, scale_boxes
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -58,7 +59,7 @@ class Drawn:
     object: int
     text: str  # "person ride horse", in the list
     predicate: str  # "ride", on the arrow
-    score: float | None = None
+    score: str = ""  # as shown
     hit: bool | None = None  # None: unknown
 
     @property
@@ -94,7 +95,7 @@ def relations_to_draw(
     for i in order:
         words = vocabulary.decode(triplets[i].tolist())
         subject, object = pairs[i].tolist()
-        score = None if scores is None else float(scores[i])
+        score = "" if scores is None else f"{scores[i]:.3g}"
         drawn.append(Drawn(subject, object, " ".join(words), words[1], score, None if hits is None else bool(hits[i])))
     return drawn
 
@@ -117,17 +118,6 @@ def bundle(relations: Sequence[Drawn]) -> list[Bundle]:
 def boxes_of(relations: Sequence[Drawn]) -> list[int]:
     """List the boxes that occur, in order of their first relation."""
     return list(dict.fromkeys(i for relation in relations for i in relation.pair))
-
-
-def number_names(boxes: Float[np.ndarray, "N 4"], names: Sequence[str]) -> list[str]:
-    """Number the boxes of a class that occurs several times, from left to right."""
-    numbered = list(names)
-    for name in set(names):
-        same = [i for i, other in enumerate(names) if other == name]
-        same.sort(key=lambda i: (boxes[i, 0] + boxes[i, 2], boxes[i, 1] + boxes[i, 3]))
-        for number, i in enumerate(same if len(same) > 1 else (), start=1):
-            numbered[i] = f"{name} {number}"
-    return numbered
 
 
 SMALLEST = 5  # px: the side of the smallest box that is drawn
@@ -358,8 +348,7 @@ def list_panel(canvas: Canvas, relations: Sequence[Drawn], width: int, numbered:
         if relation.hit:
             shapes.append(Rectangle(((0, top), (width, top + row - 1)), "hit", HIT))
             shapes.append(tick(8, top + row / 2, mark))
-        rank, score = str(i + 1), "" if relation.score is None else f"{relation.score:.3g}"
-        text = relation.text
+        rank, score, text = str(i + 1), relation.score, relation.text
         if numbered and _sentence(relation, canvas.classes) == " ".join(text.split()):
             text = _sentence(relation, canvas.names)
         text = fit_text(text, font, right - left - indent - font.getlength(score) - 8)

@@ -1,6 +1,6 @@
 """Recall of any model's predictions under the field's named protocols. Plain NumPy and numba: no network, no torch.
 
-    result = evaluate(test, predictions, "lu2016", predicates=70)
+    result = evaluate(test, predictions, "lu2016")
 
 Images stream: a batch is in memory at a time, and only sums are kept.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -169,7 +170,7 @@ def evaluate(
     scenes: Iterable[Scene],
     predictions: Iterable[Relations],
     protocols: str | Protocol | Sequence[str | Protocol],
-    predicates: int,
+    predicates: int | None = None,
     *,
     seen: Int[np.ndarray, "M 3"] | None = None,
     bootstrap: int = 0,
@@ -182,13 +183,23 @@ def evaluate(
         scenes: the ground truth, e.g. a `Dataset`.
         predictions: at most one per image; they may stream from a file.
         protocols: names or values, e.g. `"lu2016"` or `[get_protocol("lu2016").change(task="phrase", k=10)]`.
-        predicates: how many predicate classes there are.
+        predicates: how many predicate classes there are; by default as many as in the vocabulary of `scenes`, if they
+            are a `Dataset`, or of the predictions.
         seen: training triplets, `train.triplets()`, for zero-shot recall.
         bootstrap: replicates for 95% intervals over images.
 
     Returns:
         A row per protocol and N, in percent.
     """
+    if predicates is None:
+        predictions = iter(predictions)
+        first = list(islice(predictions, 1))
+        predictions = chain(first, predictions)
+        known = (getattr(value, "vocabulary", None) for value in (scenes, *first))
+        vocabulary = next((names for names in known if names is not None), None)
+        if vocabulary is None:
+            raise PolyadicError("evaluate: neither scenes nor predictions have a vocabulary: give predicates=...")
+        predicates = len(vocabulary.predicates)
     evaluator = Evaluator(as_protocols(protocols), predicates, seen, bootstrap)
     for scene, answer in paired(scenes, predictions):
         evaluator.update(scene, answer)

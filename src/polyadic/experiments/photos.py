@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from polyadic.model.answers import AnswerOptions, answer, ask
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ScoredPairs
 from polyadic.progress import track
@@ -33,17 +34,13 @@ PAIRS = 50_000  # of boxes per batch; one photo may have more
 
 @dataclass(frozen=True)
 class Question:
-    """The query for each photo: its best relations, or those with given names."""
+    """The query for each photo: its relations, or those with given names."""
 
-    k: int | None = 1
-    top: int = 20
-    least: float = 0.0  # the smallest f_spo
+    options: AnswerOptions = field(default_factory=AnswerOptions)
     given: tuple[tuple[str, str], ...] = ()  # ("subject", "person"), ...
 
     def __call__(self, scored: ScoredPairs) -> Relations:
-        if self.given:
-            return scored.query(**dict(self.given), top=self.top).above(self.least)  # type: ignore[arg-type]
-        return scored.rank(self.k, self.top, probability=True).above(self.least)
+        return ask(scored, dict(self.given), self.options) if self.given else answer(scored, self.options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from PIL.Image import Image
 from polyadic.boxes import box_iou
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.draw import contact_sheet, plan_column, plan_drawing, side_by_side
-from polyadic.draw.panels import Drawn, relations_to_draw
+from polyadic.draw.panels import Drawn
 from polyadic.draw.render import render_png
 from polyadic.draw.shapes import Drawing
 from polyadic.evaluation.protocol import Protocol, get_protocol
@@ -67,8 +66,7 @@ def _toy_panel(scene: Scene, predictions: Relations, names: Vocabulary) -> Image
     truths = set(map(tuple, np.concatenate([scene.relations[:, ::2], scene.triplets], 1).tolist()))
     rows = np.concatenate([predictions.pairs, predictions.triplets], 1).tolist()
     hits = np.array([tuple(row) in truths for row in rows], bool)
-    drawn = relations_to_draw(names, predictions.pairs, predictions.triplets, predictions.scores, hits)
-    drawn = [replace(line, score=math.exp(line.score or 0.0)) for line in drawn]
+    drawn = predictions.drawn(hits)
     labels = [names.objects[label] for label in scene.labels]
     return render_png(plan_drawing(scene.open(), scene.boxes, labels, drawn, arrows=ARROWS, width=WIDTH))
 
@@ -81,7 +79,7 @@ def draw_detected(run: OpenRun, folder: Path) -> list[Path]:
     panels = []
     for scene in scenes:
         picture = scene.open()
-        relations = run.model.predict(picture, boxes[scene.name], top=TRIPLETS)
+        relations = run.model.score(picture, boxes[scene.name]).rank(1, TRIPLETS)
         hits = np.asarray(matches(scene, relations, LU).any(1))
         panels.append(render_png(relations.drawing(picture, arrows=ARROWS, width=WIDTH, hits=hits)))
     return _save(folder, scenes, panels, columns=1)
@@ -170,7 +168,8 @@ def _proposals(scene: Scene, detections: Mapping[str, Detections]) -> Detections
 def _figure(model: RelationModel, title: str, scene: Scene, given: Detections) -> tuple[Image, list[int]]:
     """Draw the columns side by side; count triplets and hits with the prior, and without."""
     photo = scene.open()
-    both = [model.predict(photo, given, k=None, top=TRIPLETS, terms=terms) for terms in (ALL, ScoreTerms(prior=False))]
+    scored = model.score(photo, given)
+    both = [scored.rank(None, TRIPLETS, terms=terms) for terms in (ALL, ScoreTerms(prior=False))]
     fits = [matches(scene, relations, LU) for relations in both]  # [M, T] each
     hits = [np.asarray(fit.any(1)) for fit in fits]
     columns = [_annotations(model.vocabulary, scene, photo, given, np.asarray(np.concatenate(fits).any(0)))]
@@ -197,9 +196,7 @@ def _annotations(
 
 
 def _ranked(relations: Relations, photo: Image, hits: Bool[np.ndarray, " M"], words: str) -> Drawing:
-    rows, names, pairs = relations.named_boxes()
-    assert relations.vocabulary is not None, "a model's relations have names"
-    drawn = relations_to_draw(relations.vocabulary, pairs, relations.triplets, relations.f_spo, hits)
     title = f"{words}: {int(hits.sum())} of {len(hits)} are annotated"
-    boxes = relations.boxes[rows]
-    return plan_column(photo, boxes, names, drawn, title=title, arrows=ARROWS, width=WIDTH, frame=relations.size)
+    classes, drawn = relations.box_classes(), relations.drawn(hits)
+    frame = relations.size
+    return plan_column(photo, relations.boxes, classes, drawn, title=title, arrows=ARROWS, width=WIDTH, frame=frame)

@@ -79,6 +79,7 @@ class ImageRecord(msgspec.Struct, forbid_unknown_fields=True):
     relations: list[RelationRecord] | None = None
     made: str | None = None  # by `polyadic predict`: a fingerprint of the model and its options
     given: dict[str, str] | None = None  # by `polyadic predict`: the names asked for
+    note: str | None = None  # by `polyadic predict`: why there are no relations
 
     def corners(self) -> list[_Corners]:
         """Return the boxes as numbers."""

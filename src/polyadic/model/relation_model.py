@@ -22,11 +22,12 @@ from polyadic.boxes import context_features, ordered_pairs, suppress
 from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
 from polyadic.model import scoring
+from polyadic.model.answers import AnswerOptions, Labels, Mirror, Order, answer
 from polyadic.model.backbone import Backbone, images_per_pass, prepare_picture
 from polyadic.model.box_prior import GeometryPrior, LabelContext
 from polyadic.model.features import PairFeatures, PairInputs, add_crops, feature_maps, pair_inputs, pool_boxes
 from polyadic.model.heads import LabelHead, SelectionHead, TripletHead
-from polyadic.model.scoring import ALL, ScoredBlock, ScoredPairs, ScoreTerms
+from polyadic.model.scoring import ScoredBlock, ScoredPairs
 from polyadic.prior import TripletPrior
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import UNNAMED, Photo, open_photo
@@ -222,28 +223,46 @@ class RelationModel(nn.Module):
         detections: Detections | None = None,
         *,
         k: int | None = 1,
-        top: int = 20,
-        terms: ScoreTerms = ALL,
+        top: int = 10,
+        order: Order = "informative",
+        labels: Labels = "keep",
+        mirror: Mirror = "drop",
+        least: float = 0.02,
     ) -> Relations:
-        """Find the best triplets of one photo: a path, a PIL image, an array [H, W, 3] or a tensor [3, H, W].
+        """Answer who does what to whom in a photo: a path, a PIL image, an array [H, W, 3] or a tensor [3, H, W].
 
         Without `detections`, the model's own detector finds the boxes. With them, a model that reads labels alone
         needs no image (None). Boxes are clipped to the photo; of two that overlap by more than `ranking.nms` the one
-        of lower confidence is dropped. At most `k` triplets per ordered pair (None: any number).
+        of lower confidence is dropped. The paper's ranking is `score(image, detections).rank(k, top)`.
+
+        Args:
+            image: The photo.
+            detections: Its boxes.
+            k: Relations per ordered pair of boxes; None for any number.
+            top: Relations per photo.
+            order: "informative": probability times what the predicate tells of its pair; "likely": probability.
+            labels: "keep" the detector's names, or "refine" them: the most probable class over all pairs of a box.
+            mirror: "drop": of "A behind B" and "B behind A" the likelier, and one relation per unordered pair for
+                predicates that hold both ways; "keep" both.
+            least: The smallest probability that an annotator states the relation.
         """
-        return self.score(image, detections).rank(k, top, terms=terms, probability=True)
+        return self.predict_many(
+            [image],
+            None if detections is None else [detections],
+            k=k,
+            top=top,
+            order=order,
+            labels=labels,
+            mirror=mirror,
+            least=least,
+        )[0]
 
     def predict_many(
-        self,
-        images: Sequence[Any],
-        detections: Sequence[Detections] | None = None,
-        *,
-        k: int | None = 1,
-        top: int = 20,
-        terms: ScoreTerms = ALL,
+        self, images: Sequence[Any], detections: Sequence[Detections] | None = None, **options: Any
     ) -> list[Relations]:
         """Predict for several photos at once, which is faster with small networks and on a GPU."""
-        return [scored.rank(k, top, terms=terms, probability=True) for scored in self.score_many(images, detections)]
+        asked = AnswerOptions(**options)
+        return [answer(scored, asked) for scored in self.score_many(images, detections)]
 
     @torch.no_grad()
     def prepare(self, photos: Sequence[Photo | None], detections: Sequence[Detections]) -> list[ScoredPairs]:

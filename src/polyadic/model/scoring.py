@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from polyadic.boxes import union_boxes
 from polyadic.cp import VARIABLES, CPTensor
+from polyadic.model import kernel
 from polyadic.model.features import PairInputs, pool_boxes, union_rows
 from polyadic.prior import TripletPrior
 from polyadic.ranking import Ranking, flat_index, merge_rankings, rank_relations
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 BLOCK = 1024  # pairs per pass through the heads: 32 boxes of one image, or several images with fewer
 KEPT = 1 << 26  # numbers of an image's factors to keep; those of a larger image are computed at each use
 ANSWERS = 10  # of a query, where the pair is not fixed
-_CHUNK = 1 << 22  # numbers [pairs, seen triplets] in memory at once
 _CPU = torch.device("cpu")
 
 
@@ -164,7 +165,7 @@ class ScoredPairs:
 
         Where labels are fixed, only predicates compete: by P(predicate | labels) if the labels are true
         (`terms.labels`), else by ψ_c, because a detector's labels may be wrong (`terms.relabel=False`).
-        `probability` adds P(triplet | its pair of boxes): ψ_c ψ_u over its sum, detector and P(X_sel) aside.
+        `probability` adds P(B_s, B_o | I) · P(X_sel) · P(triplet | its pair of boxes), that an annotator states this.
         """
         config = self.model.config.ranking
         if config.repeat < 1 and terms.dedup and len(self):
@@ -211,6 +212,44 @@ class ScoredPairs:
         best = merge_rankings(rankings, vocabulary.sizes, top)
         norm = torch.tensor([log_sums[at] for at in best.pair.tolist()], dtype=torch.float64)
         return replace(self._relations(best, (best.log_cp + best.log_prior - norm).exp()), given=given)
+
+    def select(self, rows: Int[Tensor, " M"]) -> ScoredPairs:
+        """Keep some pairs, by number, in rising order; all boxes stay."""
+        kept = (self.take(rows),) if len(rows) else ()
+        return replace(self, inputs=self.inputs.take(rows.to(self.inputs.pairs.device)), kept=kept)
+
+    def label_probability(self) -> Float[np.ndarray, "N S"]:
+        """Compute the class distribution of each box: the mean over its pairs in both roles, weighted by P(X_sel)²."""
+        total = torch.zeros(len(self.detections), self.model.vocabulary.sizes[0], dtype=torch.float64)
+        weights = torch.zeros(len(self.detections), dtype=torch.float64)
+        for block in self.blocks():
+            log_pair = block.log_pair(ALL, 1.0)
+            weight = torch.ones(len(block.pairs)).double() if log_pair is None else (2 * log_pair).exp()
+            weight = weight.clamp_min(1e-12)  # a box without any likely pair still has a name
+            for column, variable in enumerate(("subject", "object")):
+                boxes = block.pairs[:, column].cpu()
+                share = block.joint().log_marginal(variable).cpu().double().exp()  # [B, S]
+                total.index_add_(0, boxes, share * weight[:, None])
+                weights.index_add_(0, boxes, weight)
+        return (total / weights.clamp_min(1e-300)[:, None]).numpy()
+
+    def score_predicate(self, predicate: int, labels: Int[np.ndarray, " N"]) -> Relations:
+        """Score one triplet per pair, this predicate between boxes of these labels; best first."""
+        prior, exponent = self._prior(ALL)
+        rankings, first = [], 0
+        for block in self.blocks():
+            ends = torch.from_numpy(labels)[block.pairs.cpu()]
+            triplet = torch.stack([ends[:, 0], torch.full((len(ends),), predicate), ends[:, 1]], -1)
+            log_cp = block.joint().to("cpu").to(torch.float64).log_prob(triplet)
+            log_prior = torch.zeros_like(log_cp) if prior is None else exponent * prior.to("cpu").log_prob(triplet)
+            selected, boxes = self._pair_terms(block, ALL)
+            score, rows = log_cp + log_prior + selected + boxes, torch.arange(first, first + len(ends))
+            none = torch.zeros_like(score)
+            rankings.append(Ranking(rows, triplet, score, log_cp, log_prior, selected, boxes, none))
+            first += len(ends)
+        ranking = merge_rankings(rankings, self.model.vocabulary.sizes, len(self))
+        ranking = ranking[ranking.log_score.argsort(descending=True, stable=True)]
+        return self._relations(ranking, self._probability(ranking, ALL))
 
     def _prior(self, terms: ScoreTerms) -> tuple[TripletPrior | None, float]:
         """Return ψ_u and its exponent, as far as they are used."""
@@ -271,32 +310,23 @@ class ScoredPairs:
 
     def _relations(self, ranking: Ranking, probability: Tensor | None) -> Relations:
         boxes = self.detections
-        return Relations(
-            boxes.image,
-            boxes.boxes,
-            self.pairs[ranking.pair].numpy(),
-            ranking.triplet.numpy(),
-            ranking.log_score.numpy(),
+        relations = ranking.relations(boxes.boxes, self.pairs, image=boxes.image, size=boxes.size)
+        return replace(
+            relations,
             labels=boxes.labels,
             confidences=boxes.scores,
-            size=boxes.size,
-            log_cp=ranking.log_cp.numpy(),
-            log_prior=ranking.log_prior.numpy(),
-            log_selected=ranking.log_selected.numpy(),
-            log_boxes=ranking.log_boxes.numpy(),
-            log_repeat=ranking.log_repeat.numpy(),
             probability=None if probability is None else probability.numpy(),
             vocabulary=self.model.vocabulary,
         )
 
     def _probability(self, ranking: Ranking, terms: ScoreTerms) -> Float[Tensor, " N"]:
-        """Compute P(triplet | its pair of boxes), ψ_c ψ_u over its sum."""
+        """Compute P(B_s, B_o | I) · P(X_sel) · P(triplet | its pair), the last as ψ_c ψ_u over its sum."""
         if not len(ranking):
             return torch.zeros(0, dtype=torch.float64)
         weights = weights_of(*self._prior(terms), _CPU)
         rows, place = ranking.pair.unique(return_inverse=True)
         sums = _log_sum(self.take(rows).joint(terms).to("cpu").to(torch.float64), {}, weights)
-        return (ranking.log_cp + ranking.log_prior - sums[place]).exp()
+        return (ranking.log_cp + ranking.log_prior - sums[place] + ranking.log_selected + ranking.log_boxes).exp()
 
     def _pair_terms(self, block: ScoredBlock, terms: ScoreTerms) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
         """Compute weighted log P(X_sel) and log P(B_s, B_o | I), in float64 on the CPU; 0 where there is none."""
@@ -384,7 +414,7 @@ def _condition(cp: CPTensor, labels: dict[str, int]) -> tuple[CPTensor, Float[Te
 
 def _log_sum(cp: CPTensor, labels: dict[str, int], weights: Weights) -> Float[Tensor, " B"]:
     """Compute log Σ ψ_c ψ_u over the triplets with these labels; `cp` is conditioned on them."""
-    B, (_, P, O) = cp.batch_shape[0], cp.sizes
+    (B,), (_, P, O) = cp.batch_shape, cp.sizes
     columns = {"subject": weights.keys // (P * O), "predicate": weights.keys // O % P, "object": weights.keys % O}
     fits = torch.ones(len(weights.keys), dtype=torch.bool)
     for name, label in labels.items():
@@ -392,9 +422,9 @@ def _log_sum(cp: CPTensor, labels: dict[str, int], weights: Weights) -> Float[Te
     if not bool(fits.any()):
         return torch.full((B,), weights.log_rest, dtype=torch.float64)
     triplets = torch.stack([columns[name][fits] for name in VARIABLES], -1)  # [M, 3]
-    sums = []
-    for rows in torch.arange(B).split(max(1, _CHUNK // (len(triplets) * cp.rank))):
-        seen = cp[rows].log_prob(triplets.expand(len(rows), -1, -1))  # [b, M]
-        other = (1 - seen.exp().sum(-1)).clamp_min(0).log() + weights.log_rest
-        sums.append(torch.logaddexp((seen + weights.log_seen[fits]).logsumexp(-1), other))
-    return torch.cat(sums)
+    mixture, peak = cp.mixture(), weights.log_best
+    parts = [mixture.subject + mixture.log_weight[..., None], mixture.predicate, mixture.object]
+    factors = [part.exp().transpose(1, 2).contiguous().numpy() for part in parts]  # [B, ·, R]
+    log_seen = (weights.log_seen[fits] - peak).exp().numpy()
+    weighted, plain = map(torch.from_numpy, kernel.sum_seen(*factors, triplets.numpy(), log_seen))
+    return (weighted + (1 - plain).clamp_min(0) * math.exp(weights.log_rest - peak)).log() + peak

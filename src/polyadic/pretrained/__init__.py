@@ -32,7 +32,7 @@ def coco_to_vrd() -> Synonyms:
     table = read_file(table_file(), "a table of names")
     objects = table["objects"]
     other = {name: objects[standard] for name, standard in table["spellings"].items() if standard in objects}
-    return Synonyms(objects | other)
+    return Synonyms(objects | other, table["doubtful"])
 
 
 def synonyms(vocabulary: Vocabulary) -> Synonyms | None:

@@ -19,15 +19,18 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from polyadic.boxes import ordered_pairs
 from polyadic.cp import CPTensor, require_tensor
 from polyadic.prior import SparsePrior
 from polyadic.ranking import search as tensors
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
 from polyadic.ranking.search import SAFE, RankingProblem, Terms, Weights, Workspace, weights_of
+from polyadic.structures.relations import TERMS, Relations
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
@@ -89,6 +92,43 @@ class Ranking:
         if self.vocabulary is None:
             raise PolyadicError("Ranking: class names are unknown; rank with rank_relations(..., vocabulary=...)")
         return [self.vocabulary.decode(triplet) for triplet in self.triplet.tolist()]
+
+    def relations(
+        self,
+        boxes: Any,
+        pairs: Any = None,
+        *,
+        image: str = "image",
+        size: tuple[float, float] | None = None,
+    ) -> Relations:
+        """Put the triplets on their boxes, to be evaluated, drawn and written.
+
+        Args:
+            boxes: [N, 4] xyxy.
+            pairs: [B, 2], the (subject box, object box) of each row of the CP tensor; by default all ordered pairs of
+                two boxes, `polyadic.boxes.ordered_pairs(N)`.
+            image: The image's name, as in the ground truth.
+            size: (width, height) of the frame of the boxes; None for the annotated one.
+        """
+        corners = np.asarray(boxes.cpu() if isinstance(boxes, Tensor) else boxes, np.float64).reshape(-1, 4)
+        ends = ordered_pairs(len(corners)) if pairs is None else torch.as_tensor(pairs).cpu()
+        rows = self.map(Tensor.cpu)
+        if len(rows) and int(rows.pair.max()) >= len(ends):
+            raise PolyadicError(
+                f"Ranking: pair {int(rows.pair.max())} is ranked, but {len(corners)} boxes have {len(ends)} ordered "
+                "pairs; give pairs=[B, 2], the boxes of each row of the CP tensor"
+            )
+        terms = {name: getattr(rows, name).double().numpy() for name in TERMS.values()}
+        return Relations(
+            image,
+            corners,
+            ends[rows.pair].numpy(),
+            rows.triplet.numpy(),
+            rows.log_score.double().numpy(),
+            size=size,
+            vocabulary=self.vocabulary,
+            **terms,
+        )
 
     @overload
     def __getitem__(self, index: int) -> RankedTriplet: ...

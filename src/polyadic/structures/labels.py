@@ -38,7 +38,14 @@ _PLURALS = [
 
 @final
 class Synonyms(dict[str, str]):
-    """A mapping of names that a detector need not have; it must have all names of a user's own mapping."""
+    """A mapping of names that a detector need not have; it must have all names of a user's own mapping.
+
+    `doubtful` names come with a reason, which is said where they are used.
+    """
+
+    def __init__(self, names: Mapping[str, str], doubtful: Mapping[str, str] | None = None) -> None:
+        super().__init__(names)
+        self.doubtful = dict(doubtful or {})
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,7 @@ class LabelMap:
     vocabulary: Vocabulary
     names: Mapping[int, str]  # the detector's, by label
     targets: Mapping[str, int]  # by the detector's name: an object's index, UNKNOWN or IGNORED
+    doubtful: Mapping[str, str] = field(default_factory=dict)  # reasons, by the detector's name
 
     @classmethod
     def match(
@@ -69,7 +77,8 @@ class LabelMap:
             if fold(name) not in known:
                 raise PolyadicError(f"mapping: the detector has no class {name!r}{_hint(name, given.values())}")
         match = NameMatcher(vocabulary, values)
-        return cls(vocabulary, dict(sorted(given.items())), {name: match(name) for name in given.values()})
+        targets = {name: match(name) for name in given.values()}
+        return cls(vocabulary, dict(sorted(given.items())), targets, getattr(mapping, "doubtful", {}))
 
     def apply(self, labels: Sequence[int] | Int[np.ndarray, " N"], unknown: UnknownPolicy = "drop") -> MappedLabels:
         """Map the detector's labels to the vocabulary's."""
@@ -78,7 +87,9 @@ class LabelMap:
             if label not in self.names:
                 low, high = min(self.names), max(self.names)
                 raise PolyadicError(f"label {label} has no name among the {len(self.names)} from {low} to {high}")
-        return map_names([self.names[label] for label in numbers], self.targets.__getitem__, unknown)
+        names = [self.names[label] for label in numbers]
+        warn_doubtful(names, self.doubtful)
+        return map_names(names, self.targets.__getitem__, unknown)
 
     def spread(self, distribution: Float[np.ndarray, "N K"]) -> Float[np.ndarray, "N C"]:
         """Map P(detector's class | box), columns by rising label, to P(object | box); other classes are left out.
@@ -91,10 +102,19 @@ class LabelMap:
         np.add.at(spread.T, targets[known], np.asarray(distribution, np.float32).T[known])
         return np.asarray(spread / np.maximum(spread.sum(1, keepdims=True), 1))
 
+    @property
+    def classes(self) -> list[str]:
+        """The detector's class names, once each."""
+        return [name for name in dict.fromkeys(self.names.values()) if name not in _PLACEHOLDERS]
+
+    def summary(self) -> str:
+        """Count the classes that match."""
+        mapped = sum(self.targets[name] >= 0 for name in self.classes)
+        return f"{mapped} of its {len(self.classes)} classes are objects of the model"
+
     def report(self) -> str:
         """Describe what matches and what does not, in a few lines."""
-        classes = [name for name in dict.fromkeys(self.names.values()) if name not in _PLACEHOLDERS]
-        objects = self.vocabulary.objects
+        classes, objects = self.classes, self.vocabulary.objects
         mapped = [name for name in classes if self.targets[name] >= 0]
         renamed = [f"{name} -> {objects[at]}" for name in mapped if objects[at := self.targets[name]] != name]
         ignored = [name for name in classes if self.targets[name] == IGNORED]
@@ -185,6 +205,7 @@ class LabelReader:
 
     def map(self, names: Sequence[str], match: Callable[[str], int] | None = None) -> MappedLabels:
         """Map one image's names."""
+        warn_doubtful(names, getattr(self.mapping, "doubtful", {}))
         mapped = map_names(names, match or self.matcher, self.unknown)
         self.dropped.update(mapped.unknown)
         return mapped
@@ -201,6 +222,12 @@ def warn_dropped(where: str, dropped: Counter[str], unknown: UnknownPolicy, stac
             PolyadicWarning,
             stacklevel=stacklevel + 1,
         )
+
+
+def warn_doubtful(names: Iterable[str], doubtful: Mapping[str, str]) -> None:
+    """Warn of each doubtful name that a box has."""
+    for name in sorted(doubtful.keys() & set(names)):
+        warnings.warn(f"{name}: {doubtful[name]}", PolyadicWarning, stacklevel=3)
 
 
 def read_mapping(mapping: NameMapping) -> dict[str, str | None]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from networkx import MultiDiGraph
     from PIL.Image import Image
 
+    from polyadic.draw.panels import Drawn
     from polyadic.draw.shapes import Drawing
 
 Box = tuple[float, float, float, float]
@@ -45,7 +48,8 @@ class Relation(NamedTuple):
     score: float  # f_spo, or another model's score
     boxes: tuple[Box, Box]  # of subject and object
     names: tuple[str, ...] = ()  # (subject, predicate, object), if known
-    probability: float = nan  # P(triplet | its pair of boxes), if known
+    probability: float = nan  # that an annotator states this of these two boxes, if known
+    box_names: tuple[str, ...] = ()  # ("person 2", "laptop") as in pictures, JSON and the terminal, if known
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,8 +79,10 @@ class Relations:
     )  # penalty for a triplet repeated on nearly the same boxes
     probability: Float[np.ndarray, " M"] | None = field(
         default=None, compare=False
-    )  # P(triplet | its pair), or given the names asked for
+    )  # that an annotator states this of these two boxes; for a query, P(the rest | the names asked for, the boxes)
     given: Mapping[str, str] | None = field(default=None, compare=False)  # the names asked for, of an answer to a query
+    named: Int[np.ndarray, " N"] | None = field(default=None, compare=False)  # class of each box in all its relations
+    note: str | None = field(default=None, compare=False)  # why there are no relations
     vocabulary: Vocabulary | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +124,8 @@ class Relations:
         subject, object = (tuple(self.boxes[box].tolist()) for box in pair)
         names = () if self.vocabulary is None else self.vocabulary.decode(triplet)
         probability = nan if self.probability is None else float(self.probability[at])
-        return Relation(pair, triplet, float(self.f_spo[at]), (subject, object), names, probability)
+        ends = () if self.vocabulary is None else tuple(self._numbered[box] for box in pair)
+        return Relation(pair, triplet, float(self.f_spo[at]), (subject, object), names, probability, ends)
 
     def __iter__(self) -> Iterator[Relation]:
         return (self[at] for at in range(len(self)))
@@ -139,10 +146,6 @@ class Relations:
         """Return the triplets in words."""
         words = self._words()
         return [words.decode(triplet) for triplet in self.triplets.tolist()]
-
-    def above(self, score: float) -> Relations:
-        """Select relations with at least this f_spo."""
-        return self[self.f_spo >= score]
 
     def in_frame(self, size: tuple[float, float]) -> Relations:
         """Scale the boxes to a frame of this size, the annotated one."""
@@ -167,13 +170,16 @@ class Relations:
             terms = {name: np.exp(getattr(self, column)).tolist() for name, column in TERMS.items()}
             for at, relation in enumerate(relations):
                 relation["parts"] = {name: values[at] for name, values in terms.items()}
-        boxes: list[dict[str, Any]] = [{"box": box} for box in self.boxes.tolist()]
+        boxes: list[dict[str, Any]] = [
+            {"box": box, "name": name} for box, name in zip(self.boxes.tolist(), self._numbered, strict=True)
+        ]
         if self.labels is not None and self.confidences is not None:
             for box, label, score in zip(boxes, self.labels.tolist(), self.confidences.tolist(), strict=True):
                 box |= {"label": self._label(label), "score": score}
         size = {} if self.size is None else {"size": list(self.size)}
         given = {} if self.given is None else {"given": dict(self.given)}
-        return {"image": self.image, **size, "boxes": boxes, "relations": relations, **given}
+        note = {} if self.note is None else {"note": self.note}
+        return {"image": self.image, **size, "boxes": boxes, "relations": relations, **given, **note}
 
     def to_json(self, indent: int | None = None) -> str:
         """Encode `to_dict` as text."""
@@ -183,7 +189,7 @@ class Relations:
         """Build the scene graph: a node for each box that takes part, an edge for each relation."""
         from networkx import MultiDiGraph
 
-        record, names = self.to_dict(), self.box_names()
+        record = self.to_dict()
         graph = MultiDiGraph(image=self.image, size=self.size)
         for relation in record["relations"]:
             ends = relation["subject"]["box"], relation["object"]["box"]
@@ -191,38 +197,36 @@ class Relations:
                 box = record["boxes"][at]
                 graph.add_node(
                     at,
-                    name=names[at],
+                    name=box["name"],
                     box=tuple(box["box"]),
                     detected=box.get("label"),
                     detector_score=box.get("score"),
                 )
             words = {"subject": relation["subject"]["name"], "object": relation["object"]["name"]}
-            numbers = {key: relation[key] for key in ("predicate", "score", "parts") if key in relation}
+            numbers = {key: relation[key] for key in ("predicate", "probability", "score", "parts") if key in relation}
             graph.add_edge(*ends, **numbers, **words)
         return graph
 
-    def box_names(self) -> list[str]:
-        """Name each box as its first relation does, else as the detector does."""
+    def box_classes(self) -> list[str]:
+        """Return one class per box: `named`, else the most probable one over its relations, else the detector's."""
+        if self.named is not None:
+            return [self._label(label) or "unknown" for label in self.named.tolist()]
         labels = [UNKNOWN] * len(self.boxes) if self.labels is None else self.labels.tolist()
-        names = [self._label(label) or "unknown" for label in labels]
-        for (s, o), words in reversed(list(zip(self.pairs.tolist(), self.names(), strict=True))):
-            names[s], names[o] = words[0], words[2]
-        return names
+        weights = np.exp(self.scores - self.scores.max(initial=0)) if self.probability is None else self.probability
+        votes: list[Counter[int]] = [Counter() for _ in labels]
+        for pair, triplet, weight in zip(self.pairs.tolist(), self.triplets.tolist(), weights.tolist(), strict=True):
+            for box, label in zip(pair, triplet[::2], strict=True):
+                votes[box][label] += weight
+        best = [vote.most_common(1)[0][0] if vote else label for vote, label in zip(votes, labels, strict=True)]
+        return [self._label(label) or "unknown" for label in best]
 
-    def named_boxes(self) -> tuple[list[int], list[str], Int[np.ndarray, "M 2"]]:
-        """List boxes by the names that relations give them: rows of `boxes`, names, and the pairs among these.
+    def box_names(self) -> list[str]:
+        """Name each box: its class, numbered from left to right where several boxes have the same."""
+        return list(self._numbered)
 
-        A box with two names is listed twice, so that a picture shows each relation as it is; without relations all
-        boxes are listed.
-        """
-        places: dict[tuple[int, str], int] = {}
-        pairs = [
-            [places.setdefault((box, word), len(places)) for box, word in zip(ends, words[::2], strict=True)]
-            for ends, words in zip(self.pairs.tolist(), self.names(), strict=True)
-        ]
-        if not pairs:
-            places = {(box, name): box for box, name in enumerate(self.box_names())}
-        return [box for box, _ in places], [name for _, name in places], np.array(pairs, np.int64).reshape(-1, 2)
+    @cached_property
+    def _numbered(self) -> list[str]:
+        return number_names(self.boxes, self.box_classes())
 
     def drawing(
         self,
@@ -235,20 +239,29 @@ class Relations:
     ) -> Drawing:
         """Plan `draw`: shapes that can be rendered; `hits` mark relations that agree with the ground truth."""
         from polyadic.draw import plan_drawing
-        from polyadic.draw.panels import relations_to_draw
         from polyadic.structures.images import open_photo
 
-        rows, names, pairs = self.named_boxes()
         return plan_drawing(
             open_photo(image).image,
-            self.boxes[rows],
-            names,
-            relations_to_draw(self._words(), pairs, self.triplets, self.f_spo, hits),
+            self.boxes,
+            self.box_classes(),
+            self.drawn(hits),
             arrows=arrows,
             width=width,
             frame=self.size,
             graph=graph,
         )
+
+    def drawn(self, hits: Bool[np.ndarray, " M"] | None = None) -> list[Drawn]:
+        """List the relations for a picture: in their order if they are ours, else by score."""
+        from polyadic.draw.panels import relations_to_draw
+
+        order = np.arange(len(self)) if self.log_cp is not None else np.argsort(-self.scores, kind="stable")
+        some = self[order]
+        rows = relations_to_draw(
+            self._words(), some.pairs, some.triplets, hits=None if hits is None else np.asarray(hits)[order]
+        )
+        return [replace(row, score=text) for row, text in zip(rows, some.percentages(), strict=True)]
 
     def draw(self, image: Any, *, arrows: int = 5, width: int = 640, graph: bool = True) -> Image:
         """Draw the photo (a path, a PIL image, an array or a tensor) with boxes, arrows, the list and the graph."""
@@ -264,6 +277,12 @@ class Relations:
 
         save_drawing(self.drawing(image, arrows=arrows, width=width, graph=graph), Path(path))
 
+    def percentages(self) -> list[str]:
+        """Format what is shown beside each relation: its probability, else the score."""
+        if self.probability is None:
+            return [f"{score:.3g}" for score in self.f_spo.tolist()]
+        return [f"{x:.0%}" if x >= 0.095 else f"{x:.1%}" for x in self.probability.tolist()]
+
     def _words(self) -> Vocabulary:
         if self.vocabulary is None:
             raise PolyadicError(f"Relations of {self.image}: class names are unknown; set vocabulary=...")
@@ -276,3 +295,14 @@ class Relations:
         return equal(self, other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def number_names(boxes: Float[np.ndarray, "N 4"], names: Sequence[str]) -> list[str]:
+    """Number the boxes of a class that occurs several times, from left to right."""
+    numbered = list(names)
+    for name in set(names):
+        same = [i for i, other in enumerate(names) if other == name]
+        same.sort(key=lambda i: (boxes[i, 0] + boxes[i, 2], boxes[i, 1] + boxes[i, 3]))
+        for number, i in enumerate(same if len(same) > 1 else (), start=1):
+            numbered[i] = f"{name} {number}"
+    return numbered

@@ -218,3 +218,20 @@ class Dataset(Sequence[Scene]):
     def triplets(self) -> Int[np.ndarray, "M 3"]:
         """Return the classes of all relations, one row each, repeats included: for `TripletPrior` and zero-shot."""
         return np.concatenate([np.zeros((0, 3), np.int64), *(scene.triplets for scene in self.scenes)])
+
+    def reversals(self) -> Int[np.ndarray, "P P"]:
+        """Count how often (A, B) has the predicate of the row and (B, A) that of the column.
+
+        "next to" goes with "next to", "behind" with "in front of": `TripletPrior.restates`.
+        """
+        counts = np.zeros((len(self.vocabulary.predicates),) * 2, np.int64)
+        for scene in self.scenes:
+            predicates: dict[tuple[int, int], set[int]] = {}
+            for subject, predicate, object in scene.relations.tolist():
+                predicates.setdefault((subject, object), set()).add(predicate)
+            for (subject, object), some in predicates.items():
+                if subject != object:
+                    back = list(predicates.get((object, subject), ()))
+                    for predicate in some:
+                        counts[predicate, back] += 1
+        return counts

@@ -72,13 +72,13 @@ def _load_detector(config: Config, folder: Path, setup: Setup) -> Detector:
 
 def _start(setup: Setup, run: Run, resume: bool) -> Run:
     """Build the model, and create the folder or read its checkpoint."""
-    config, names = setup.config, setup.data.vocabulary
+    config, names, annotations = setup.config, setup.data.vocabulary, setup.data.annotations
     if config.threads:
         torch.set_num_threads(config.threads)
     weights: dict[str, Any] | None = run.resume() if resume else None
     torch.manual_seed(config.seed)
-    triplets = torch.from_numpy(setup.data.annotations.triplets())
-    prior = TripletPrior.from_triplets(triplets, names, smoothing=config.ranking.smoothing)
+    counted, reversals = map(torch.from_numpy, (annotations.triplets(), annotations.reversals()))
+    prior = TripletPrior.from_triplets(counted, names, smoothing=config.ranking.smoothing, reversals=reversals)
     run.model = setup.model = RelationModel(config, names, prior, fetch=not resume).to(setup.device)
     if weights is not None:
         setup.model.load_state_dict(weights)

@@ -1,0 +1,187 @@
+"""Answers for a person who looks at one photo: probable relations, informative ones first, each stated once (ours).
+
+The paper's ranking (`ScoredPairs.rank`) lists the same relation both ways and for every pair in a crowd, and gives a
+box another name in each relation. Here each box has one name, and an answer's number is the probability that an
+annotator states it: P(B_s, B_o | I) · P(X_sel) · P(s, p, o | B_s, B_o, I).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from polyadic.model.scoring import ScoredPairs, ScoreTerms
+from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.relations import Relations
+from polyadic.structures.vocabulary import PolyadicError
+
+if TYPE_CHECKING:
+    from polyadic.prior import TripletPrior
+
+Order = Literal["informative", "likely"]
+Labels = Literal["keep", "refine"]
+Mirror = Literal["drop", "keep"]
+POOL = 1000  # likeliest triplets of an image, among which answers are chosen
+_FIXED = ScoreTerms(relabel=False)
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What is answered, for one photo."""
+
+    k: int | None = 1  # relations per ordered pair of boxes; None: any number
+    top: int = 10  # relations per photo
+    order: Order = "informative"  # by probability times what the predicate tells of its pair; or by probability
+    labels: Labels = "keep"  # boxes keep the detector's names, or get the most probable one over all their pairs
+    mirror: Mirror = "drop"  # of "A behind B" and "B behind A" the likelier alone; "next to" and the like once a pair
+    least: float = 0.02  # the smallest probability
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("order", Order), ("labels", Labels), ("mirror", Mirror)):
+            if getattr(self, name) not in get_args(allowed):
+                words = " or ".join(map(repr, get_args(allowed)))
+                raise PolyadicError(f"predict: {name} must be {words}, got {getattr(self, name)!r}")
+        for name in ("k", "top"):
+            number = getattr(self, name)
+            if not (number is None and name == "k") and (not isinstance(number, int) or number < 1):
+                raise PolyadicError(f"predict: {name} must be a whole number from 1, got {number!r}")
+        if not isinstance(self.least, int | float) or not 0 <= self.least <= 1:
+            raise PolyadicError(f"predict: least must be a probability from 0 to 1, got {self.least!r}")
+
+
+def answer(scored: ScoredPairs, options: AnswerOptions) -> Relations:
+    """Choose the answers for one photo."""
+    named = name_boxes(scored, options.labels)
+    pool = _rank_named(scored, named, POOL)
+    return _or_note(choose(pool, scored.model.prior, options), pool, options.least)
+
+
+def _or_note(chosen: Relations, pool: Relations, least: float) -> Relations:
+    """Note the likeliest candidate if none is chosen."""
+    if len(chosen) or not len(pool):
+        return chosen
+    best = pool[0]
+    ends = " ".join((best.box_names[0], best.names[1], best.box_names[1]))
+    return replace(chosen, note=f"none at or above {least:.3g}; the likeliest is {ends} ({best.probability:.2g})")
+
+
+def choose(pool: Relations, prior: TripletPrior | None, options: AnswerOptions) -> Relations:
+    """Select and order answers among candidates that are sorted by probability.
+
+    In the informative order the n-th repeat of a triplet counts 1/n: in a crowd "person next to person" is said once
+    or twice, not for every pair.
+    """
+    assert pool.probability is not None, "ranked with probability"
+    assert pool.log_repeat is not None, "ours"
+    value: Float[np.ndarray, " M"] = pool.probability * np.exp(pool.log_repeat)
+    informative = options.order == "informative" and prior is not None
+    weight = value
+    if informative and prior is not None:
+        weight = value * np.exp(prior.information.numpy())[pool.triplets[:, 1]]
+    order = np.flatnonzero(value >= options.least)
+    order = order[np.argsort(-weight[order], kind="stable")]
+    stated = Statements(None if prior is None else prior.restates.numpy())
+    per_pair: Counter[tuple[int, ...]] = Counter()
+    repeats: Counter[tuple[int, ...]] = Counter()
+    rows: dict[int, float] = {}
+    for row in order.tolist():
+        pair, triplet = tuple(pool.pairs[row].tolist()), tuple(pool.triplets[row].tolist())
+        share = 1 / (repeats[triplet] + 1) if informative else 1.0
+        if (options.k is not None and per_pair[pair] >= options.k) or value[row] * share < options.least:
+            continue
+        per_pair[pair] += 1
+        if options.mirror == "keep" or stated.add(pair, triplet[1]):
+            repeats[triplet] += 1
+            rows[row] = weight[row] * share
+    best = sorted(rows, key=lambda row: -rows[row])[: options.top]
+    return pool[np.array(best, np.int64)]
+
+
+class Statements:
+    """What has been said of each unordered pair of boxes."""
+
+    def __init__(self, restates: Bool[np.ndarray, "P P"] | None) -> None:
+        self._restates = restates
+        self._said: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+
+    def add(self, pair: tuple[int, ...], predicate: int) -> bool:
+        """Add a relation, unless it says again what has been said."""
+        said = self._said.setdefault(tuple(sorted(pair)), [])
+        if any(self._repeats(pair != other, predicate, before) for other, before in said):
+            return False
+        said.append((pair, predicate))
+        return True
+
+    def _repeats(self, is_reverse: bool, predicate: int, before: int) -> bool:
+        same = self._restates
+        if same is not None and same[predicate, predicate] and same[before, before]:
+            return True  # both hold both ways: next to, near
+        return is_reverse and (predicate == before or (same is not None and bool(same[before, predicate])))
+
+
+def ask(scored: ScoredPairs, given: Mapping[str, str], options: AnswerOptions) -> Relations:
+    """Answer for given names: subject, predicate, object, one or two of them.
+
+    Boxes have the names that `answer` gives them. With subject and object, the answer is P(predicate | both names, the
+    pair that most likely shows them); else the relations with these names, by probability. If no box has a name that
+    is asked for, there is no answer, and `note` says so.
+    """
+    named, vocabulary = name_boxes(scored, options.labels), scored.model.vocabulary
+    labels = {variable: vocabulary.index(variable, word) for variable, word in given.items()}
+    pairs = scored.pairs.numpy()
+    fits = np.ones(len(pairs), bool)
+    for column, variable in enumerate(("subject", "object")):
+        if variable in labels:
+            fits &= named[pairs[:, column]] == labels[variable]
+    some = scored.select(torch.from_numpy(np.flatnonzero(fits)))
+    if not fits.any():
+        return replace(_rank_named(some, named, 1), given=dict(given), note=_absence(scored, named, given))
+    if {"subject", "object"} <= set(given):
+        answers = some.query(**given, top=options.top)
+        return replace(answers, labels=scored.detections.labels, named=named)
+    if "predicate" in given:
+        pool = _as_named(some.score_predicate(labels["predicate"], named), scored, named)
+    else:
+        pool = _rank_named(some, named, POOL)
+    chosen = choose(pool, scored.model.prior, replace(options, order="likely"))
+    return replace(_or_note(chosen, pool, options.least), given=dict(given))
+
+
+def name_boxes(scored: ScoredPairs, labels: Labels) -> Int[np.ndarray, " N"]:
+    """Name each box once: as detected, or, for `refine` and for unknown classes, its most probable class."""
+    detected = scored.detections.labels
+    unknown: Bool[np.ndarray, " N"] = detected == UNKNOWN
+    if not len(scored) or (labels == "keep" and not unknown.any()):
+        return detected
+    best = scored.label_probability().argmax(1)
+    return np.where(unknown | (labels == "refine"), best, detected)
+
+
+def _rank_named(scored: ScoredPairs, named: Int[np.ndarray, " N"], top: int) -> Relations:
+    """Rank triplets in which each box has its name: only predicates compete."""
+    fixed = replace(scored, detections=replace(scored.detections, labels=named))
+    return _as_named(fixed.rank(None, top, terms=_FIXED, probability=True), scored, named)
+
+
+def _as_named(relations: Relations, scored: ScoredPairs, named: Int[np.ndarray, " N"]) -> Relations:
+    return replace(relations, labels=scored.detections.labels, named=named)
+
+
+def _absence(scored: ScoredPairs, named: Int[np.ndarray, " N"], given: Mapping[str, str]) -> str:
+    """Say which name no box has, and the highest probability that one has it."""
+    for variable in ("subject", "object"):
+        label = scored.model.vocabulary.index(variable, given[variable]) if variable in given else UNKNOWN
+        if label != UNKNOWN and not (named == label).any():
+            best = f"best {scored.label_probability()[:, label].max():.1%}" if len(scored) else "fewer than two boxes"
+            return f"none of the boxes is likely {_article(given[variable])} ({best})"
+    return "no two boxes have these names"
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[:1] in 'aeiou' else 'a'} {name}"

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from polyadic.config import PRESETS
-from polyadic.experiments.results import Cell, TableLine, read_rows, select
-from polyadic.experiments.table1 import FIXED, recall_cells, shares
+from polyadic.experiments.results import Cell, TableLine, read_rows
+from polyadic.experiments.table1 import FIXED, shares
 from polyadic.experiments.table1 import headline as headline_lines
 from polyadic.experiments.table1 import ingredients as ingredient_lines
-from polyadic.experiments.table4 import ALL, MODEL, OURS, PHRASES, PREDICATES, Ablation, table4
+from polyadic.experiments.table4 import ALL, OURS, PHRASES, PREDICATES, table4
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "docs/vrd.md", "src/polyadic/pretrained/vrd-boxes/CARD.md")
@@ -139,10 +139,8 @@ def _ablation(task: str) -> str:
 
 
 def _lines(task: str) -> dict[str, TableLine]:
-    rows = read_rows(PIXELS)
-    ranks = tuple(sorted({row.rank for row in select(rows, what=MODEL) if row.rank is not None}))
-    ablation = Ablation({MODEL: PRESETS["vrd-pixels"]}, ranks, (), rows)
-    return {line.label: line for line in table4(ablation, task)}
+    lines = table4(read_rows(PIXELS), task, exponent=PRESETS["vrd-pixels"].ranking.prior)
+    return {line.label: line for line in lines}
 
 
 def _bold(label: str) -> str:
@@ -160,9 +158,7 @@ def _papers(line: TableLine) -> list[str]:
 
 def both_sources() -> str:
     """Pixels and evidence, evidence alone."""
-    rows = read_rows(BOTH)
-    whats = dict.fromkeys(row.what for row in rows)
-    return _recalls([TableLine(what, recall_cells(select(rows, what=what))) for what in whats])
+    return _recalls(headline_lines(read_rows(BOTH)))
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -29,14 +29,13 @@ from polyadic.datasets import held_out, load_dataset
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments import table1 as experiment
-from polyadic.experiments.results import Row, read_rows, select
+from polyadic.experiments.results import Results, Row, read_rows, select
 from polyadic.experiments.runs import evaluate_run, open_run
 from polyadic.experiments.table1 import (
     FIXED,
     FULL,
     MEAN,
     PAPER,
-    BoxesTable,
     half_of,
     headline,
     ingredients,
@@ -62,8 +61,8 @@ CEILINGS = ("ceiling, labels kept", "ceiling, relabelled")
 class Made:
     folder: Path
     proposals: Path
-    table: BoxesTable  # of two seeds
-    apart: BoxesTable  # of the first one, taken apart
+    table: Results  # of two seeds
+    apart: Results  # of the first one, taken apart
 
     @property
     def out(self) -> Path:
@@ -102,7 +101,7 @@ def test_every_fit_and_seed_has_all_its_rows(made: Made) -> None:
     assert numbers_of(made.table, what=CEILINGS[1])["relationship", 1, "all", 50][0] > 30
     assert any(recall > 0 for recall, _ in numbers_of(made.table, fit="plain", seed=1).values())
     assert not any(row.loss for row in made.table.rows)
-    assert made.table.seeds == (0, 1)
+    assert made.table.about["seeds"] == (0, 1)
 
 
 def test_the_halves_are_disjoint_and_cover_all_images(made: Made) -> None:

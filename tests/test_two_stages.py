@@ -25,7 +25,8 @@ from polyadic.detectors.faster_rcnn import Detector
 from polyadic.evaluation.compare import Comparison
 from polyadic.evaluation.protocol import Recall, get_protocol
 from polyadic.experiments.pictures import matches
-from polyadic.experiments.table1 import COLUMNS, PAPER, table1
+from polyadic.experiments.results import comparison_rows
+from polyadic.experiments.table1 import COLUMNS, PAPER, headline
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
 from polyadic.progress import Interrupted, request_stop
@@ -86,19 +87,21 @@ def test_training_with_a_detector_equals_training_with_its_boxes_from_a_file(roo
 def test_interrupted_detection_resumes_to_the_same_weights(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proposing, "IMAGES", 8)
+    monkeypatch.setattr(proposing, "PART", 8)
     config = config_of(root / "detector")
     look = Spy()
     with watched(look):
         train(config, tmp_path / "whole")
-    at = next(n for n, seen in enumerate(look.seen) if seen.startswith("boxes 9 to 16 of 24, step"))
+    at = next(n for n, seen in enumerate(look.seen) if seen == "boxes, step 16")
     with pytest.raises(Interrupted), watched(Spy(at, request_stop)):
         train(config, tmp_path / "run")
-    assert len(list((tmp_path / "run" / "detected").iterdir())) >= 1
+    stored = sorted((tmp_path / "run" / "detected").rglob("*.safetensors"))
+    assert len(stored) == 2
     again = Spy()
     with watched(again):
         train(config, tmp_path / "run", resume=True)
-    assert not any(seen.startswith("begin boxes 1 to 8") for seen in again.seen)
+    assert again.seen.count("boxes, step 8") == 1, "the last eight of 24 alone"
+    assert "boxes, step 16" not in again.seen
     here, there = (RelationModel.load(tmp_path / name).state_dict() for name in ("whole", "run"))
     assert same(here, there)
 
@@ -227,7 +230,9 @@ def test_table_1_finds_each_number_under_its_task_k_and_top() -> None:
     ceilings = (("ceiling", base.change(task="relationship", k=None), 77.0),)
     lines = {
         line.label: [cell.mean for cell in line.cells]
-        for line in table1(Comparison("vrd", "test", tuple(rows), ceilings, ()), free)
+        for line in headline(
+            comparison_rows(Comparison("vrd", "test", tuple(rows), ceilings, ()), free), "vrd", columns=COLUMNS
+        )
     }
     assert lines["predictions"] == [expected[column] for column in COLUMNS]
     assert lines["ceiling"][0] == 77

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draw_cases import BOXES, NAMES, RIDE, draw_relations, grey, pixels, svg_relations
+from draw_cases import BOXES, NAMES, RIDE, colour_of, draw_relations, grey, pixels, svg_relations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -23,7 +23,7 @@ from shared_data import real_vrd
 from polyadic.draw import contact_sheet, plan_drawing, save_drawing, side_by_side
 from polyadic.draw.panels import Drawn, relations_to_draw
 from polyadic.draw.render import render_png
-from polyadic.draw.shapes import ARROW, HIT, HIT_ARROW, colour_of, colours_of
+from polyadic.draw.shapes import ARROW, HIT, HIT_ARROW, colours_of
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 # --- hits

@@ -25,11 +25,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from polyadic.draw import plan_drawing
-from polyadic.draw.arrows import anchor_points, arrow_curves
 from polyadic.draw.layout import (
     Label,
     Rect,
+    anchor_points,
     arrange,
+    arrow_curves,
     arrow_labels,
     crossings,
     graph_layout,

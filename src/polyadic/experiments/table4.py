@@ -162,19 +162,6 @@ def _shared_backbone(config: Config, out: Path) -> Config:
     return config.change(**{"backbone.epochs": 0, "pixels.weights": str(folder)})
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """What one recall is measured for."""
-
-    protocol: Protocol  # with its k
-    parts: str
-    k: str  # free or 1
-
-    @property
-    def asked(self) -> tuple[Protocol, ScoreTerms]:
-        return self.protocol, replace(PARTS[self.parts], labels=self.protocol.task == PREDICATES)
-
-
 @dataclass(frozen=True, eq=False)
 class _Scorer:
     """Scores runs on the same images under the same protocols."""
@@ -185,15 +172,29 @@ class _Scorer:
 
     def score(self, model: RelationModel, config: Config, folder: Path, *, first: Sequence[Row] = ()) -> list[Row]:
         """Choose k on the held-out images; for a model trained on them, take it from the rows of the `first` run."""
-        known = self._settings_of(first)
-        labels = [protocol.label for protocol in self.protocols]
-        labels += [f"{setting.protocol.label} {setting.parts}" for setting in known]
+        names = [name for name, parts in PARTS.items() if _trained(model, parts)]
+        if config.ranking.prior in (0.0, 1.0):
+            names = [name for name in names if name != TEMPERED]
+        known = {(row.task, row.parts): row.used for row in first if row.k == FREE}
 
         def measure() -> list[Row]:
-            settings = known or self._choose(model, config, folder)
-            asked = [setting.asked for setting in settings]
-            tables = recalls_of(model, self._images(model, config, folder, self.test.scenes), asked)
-            what = MODEL + ALL if first else MODEL
+            asked = [
+                (protocol, name, replace(PARTS[name], labels=protocol.task == PREDICATES))
+                for protocol in self.protocols
+                for name in names
+            ]
+            if first:
+                ks = [known[protocol.task, name] for protocol, name, _ in asked]
+            else:
+                images = self._images(model, config, folder, self.held_out)
+                ks = free_ks(model, images, [(protocol, terms) for protocol, _, terms in asked])
+            settings = [
+                (protocol.change(k=used), name, terms, word)
+                for (protocol, name, terms), free in zip(asked, ks, strict=True)
+                for word, used in ((FREE, free), ("1", 1))
+            ]
+            images = self._images(model, config, folder, self.test.scenes)
+            tables = recalls_of(model, images, [(protocol, terms) for protocol, _, terms, _ in settings])
             common: dict[str, Any] = {
                 "dataset": self.test.name,
                 "rank": config.head.rank,
@@ -202,36 +203,13 @@ class _Scorer:
                 "seconds": round(training_seconds(folder), 1),
             }
             return [
-                recall_row(what, row, parts=setting.parts, k=setting.k, **common)
-                for setting, table in zip(settings, tables, strict=True)
+                recall_row(MODEL + ALL if first else MODEL, row, parts=name, k=word, **common)
+                for (_, name, _, word), table in zip(settings, tables, strict=True)
                 for row in table
             ]
 
-        held_out = () if first else self.held_out
-        return cached_rows(folder / "scores.json", [*labels, model, *self.test, *held_out], measure)
-
-    def _choose(self, model: RelationModel, config: Config, folder: Path) -> list[_Setting]:
-        names = [name for name, parts in PARTS.items() if _trained(model, parts)]
-        if config.ranking.prior in (0.0, 1.0):
-            names = [name for name in names if name != TEMPERED]
-        settings = [_Setting(protocol, name, FREE) for protocol in self.protocols for name in names]
-        images = self._images(model, config, folder, self.held_out)
-        chosen = free_ks(model, images, [setting.asked for setting in settings])
-        return [
-            _Setting(setting.protocol.change(k=k), setting.parts, word)
-            for setting, free in zip(settings, chosen, strict=True)
-            for word, k in ((FREE, free), ("1", 1))
-        ]
-
-    def _settings_of(self, rows: Sequence[Row]) -> list[_Setting]:
-        """List the settings of measured rows, each once."""
-        settings = (
-            _Setting(protocol.change(k=row.used), row.parts, row.k)
-            for row in rows
-            for protocol in self.protocols
-            if protocol.task in row.protocol
-        )
-        return list(dict.fromkeys(settings))
+        depends = [*(protocol.label for protocol in self.protocols), repr(known), model, *self.test]
+        return cached_rows(folder / "scores.json", [*depends, *(() if first else self.held_out)], measure)
 
     def _images(self, model: RelationModel, config: Config, folder: Path, scenes: Sequence[Scene]) -> Images:
         regions = run_regions(model, config, folder)

@@ -10,14 +10,15 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from polyadic.config import PRESETS
-from polyadic.experiments.results import Cell, TableLine, read_rows, select
-from polyadic.experiments.table1 import FIXED, recall_cells, shares
+from polyadic.experiments.results import Cell, TableLine, read_rows
+from polyadic.experiments.table1 import FIXED, shares
 from polyadic.experiments.table1 import headline as headline_lines
 from polyadic.experiments.table1 import ingredients as ingredient_lines
-from polyadic.experiments.table4 import ALL, MODEL, OURS, PHRASES, PREDICATES, Ablation, table4
+from polyadic.experiments.table4 import ALL, OURS, PHRASES, PREDICATES, table4
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("README.md", "docs/vrd.md", "src/polyadic/pretrained/vrd-boxes/CARD.md")
@@ -49,19 +50,10 @@ def in_short() -> str:
     return _table(["R@50 / R@100", "the paper", "its recipe, here", "ours"], body)
 
 
-def headline() -> str:
-    """Relationship and phrase detection, all ground truths."""
-    lines = headline_lines(read_rows(BOXES), "vrd")
-    return _recalls([line for line in lines if line.label != "the paper, better proposals"])
-
-
-def zero_shot() -> str:
-    return _recalls(headline_lines(read_rows(BOXES), "vrd", subset="zero-shot"))
-
-
-def mean_recall() -> str:
-    lines = headline_lines(read_rows(BOXES), "vrd", metric="mean_recall")
-    return _recalls([line for line in lines if not line.label.startswith("ceiling")])
+def _headline(leave_out: str = "better proposals", **options: str) -> str:
+    """Relationship and phrase detection, without the lines that have these words."""
+    lines = headline_lines(read_rows(BOXES), "vrd", **options)  # type: ignore[arg-type]
+    return _recalls([line for line in lines if leave_out not in line.label])
 
 
 def ingredients() -> str:
@@ -94,16 +86,8 @@ def speed() -> str:
     with (ROOT / "results" / "vrd-speed.csv").open() as file:
         rows = list(csv.DictReader(file))
     parts = ("learning_ms", "features_ms", "heads_ms", "ranking_ms", "inference_ms")
-    head = [
-        "ms per image",
-        "learning",
-        "features",
-        "heads",
-        "ranking",
-        "inference",
-        "dense / exact ranking",
-        "epoch, s",
-    ]
+    names = [part.removesuffix("_ms") for part in parts]
+    head = ["ms per image", *names, "dense / exact ranking", "epoch, s"]
     body = []
     for row in rows:
         median, least, most = (f"{float(row[f'dense_ratio_{name}']):.0f}x" for name in ("median", "least", "most"))
@@ -113,17 +97,8 @@ def speed() -> str:
     return _table(head, [*body, ["the paper, VGG16 on its GPU", "210", "", "", "", "570", "", "360"]])
 
 
-def phrase_classification() -> str:
-    """The paper's recipe beside the paper; ours at the end."""
-    return _ablation(PHRASES)
-
-
-def predicate_classification() -> str:
-    return _ablation(PREDICATES)
-
-
 def _ablation(task: str) -> str:
-    """Without the held-out pictures, and with them."""
+    """The paper's recipe beside the paper, trained without the held-out pictures and with them; ours at the end."""
     lines = _lines(task)
     body = []
     for label, line in lines.items():
@@ -139,10 +114,8 @@ def _ablation(task: str) -> str:
 
 
 def _lines(task: str) -> dict[str, TableLine]:
-    rows = read_rows(PIXELS)
-    ranks = tuple(sorted({row.rank for row in select(rows, what=MODEL) if row.rank is not None}))
-    ablation = Ablation({MODEL: PRESETS["vrd-pixels"]}, ranks, (), rows)
-    return {line.label: line for line in table4(ablation, task)}
+    lines = table4(read_rows(PIXELS), task, exponent=PRESETS["vrd-pixels"].ranking.prior)
+    return {line.label: line for line in lines}
 
 
 def _bold(label: str) -> str:
@@ -158,23 +131,16 @@ def _papers(line: TableLine) -> list[str]:
     return [f"the paper, {line.label}", *(" / ".join(map(str, x)) for x in (line.paper[:2], line.paper[2:]))]
 
 
-def both_sources() -> str:
-    """Pixels and evidence, evidence alone."""
-    rows = read_rows(BOTH)
-    whats = dict.fromkeys(row.what for row in rows)
-    return _recalls([TableLine(what, recall_cells(select(rows, what=what))) for what in whats])
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "readme": in_short,
-    "vrd-boxes": headline,
-    "vrd-boxes-zero-shot": zero_shot,
-    "vrd-boxes-mean-recall": mean_recall,
+    "vrd-boxes": _headline,
+    "vrd-boxes-zero-shot": partial(_headline, subset="zero-shot"),
+    "vrd-boxes-mean-recall": partial(_headline, "ceiling", metric="mean_recall"),
     "vrd-boxes-ingredients": ingredients,
     "vrd-boxes-misses": misses,
-    "vrd-pixels": phrase_classification,
-    "vrd-pixels-predicates": predicate_classification,
-    "vrd-lu-pixels": both_sources,
+    "vrd-pixels": partial(_ablation, PHRASES),
+    "vrd-pixels-predicates": partial(_ablation, PREDICATES),
+    "vrd-lu-pixels": lambda: _recalls(headline_lines(read_rows(BOTH))),
     "vrd-speed": speed,
 }
 

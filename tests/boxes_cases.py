@@ -14,8 +14,8 @@ from polyadic.config.schema import Config
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World
 from polyadic.evaluation import Evaluator
-from polyadic.experiments.results import select
-from polyadic.experiments.table1 import BoxesTable, boxes_table, protocols_of
+from polyadic.experiments.results import Results, select
+from polyadic.experiments.table1 import boxes_table, protocols_of
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, ScoreTerms
@@ -80,12 +80,12 @@ def make(
     seeds: Sequence[int],
     taken_apart: Sequence[int] = (),
     spy: Spy | None = None,
-) -> BoxesTable:
+) -> Results:
     with watched(spy or Spy()):
         return boxes_table(config, proposals, out, seeds=seeds, ingredients=taken_apart)
 
 
-def numbers_of(found: BoxesTable, **asked: Any) -> Numbers:
+def numbers_of(found: Results, **asked: Any) -> Numbers:
     """The rows with such values."""
     rows = [row for row in select(found.rows, **asked) if row.recall is not None]
     numbers: Numbers = {}

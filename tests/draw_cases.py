@@ -13,7 +13,7 @@ from polyadic.draw import plan_drawing
 from polyadic.draw.layout import Rect
 from polyadic.draw.panels import Drawn
 from polyadic.draw.render import render_png, render_svg
-from polyadic.draw.shapes import Drawing, Polygon, Rectangle
+from polyadic.draw.shapes import Colour, Drawing, Polygon, Rectangle, colours_of
 
 GREY = (128, 128, 128)
 BOXES = np.array([[20.0, 30, 120, 170], [250, 60, 380, 180]])
@@ -25,6 +25,10 @@ Frame = tuple[float, float, float, float]
 
 def grey(width: int = 400, height: int = 200) -> Image.Image:
     return Image.new("RGB", (width, height), GREY)
+
+
+def colour_of(name: str) -> Colour:
+    return colours_of([name])[name]
 
 
 def draw_relations(*arguments: Any, **options: Any) -> Image.Image:

@@ -77,8 +77,8 @@ def prepared(model: RelationModel, given: Detections, image: Any = None) -> Scor
     return model.prepare([photo], [given])[0]
 
 
-def pairs_of(model: RelationModel, given: Detections, image: Any = None) -> ScoredBlock:
-    """The scores of all ordered pairs."""
+def pairs_of(model: RelationModel, given: Detections, image: Any = None) -> Any:
+    """The scores of all ordered pairs, a ScoredBlock; any of its parts may be missing."""
     (block,) = prepared(model, given, image).blocks()
     return block
 

@@ -19,11 +19,11 @@ from polyadic.config import DETECTOR_PRESETS, load_detector_config
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World
 from polyadic.detectors.faster_rcnn import Detector
-from polyadic.experiments import proposals
 from polyadic.experiments.proposals import detect_split
 from polyadic.io.records import read_detections
 from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.images import Photo
+from polyadic.training import proposals
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_a_file_is_replaced_only_with_overwrite(
         detect_split(run, "train", other, batch=2)
     again = ("detect", "run", run, "--out", other)
     assert "is incomplete: continue it with --resume" in command(*again, "--split", "train").message
-    assert "was started with another split" in command(*again, "--split", "test", "--resume").message
+    assert "was started with another detector or split" in command(*again, "--split", "test", "--resume").message
     assert command(*again, "--split", "test", "--overwrite").code == 0
     assert len(list(read_detections(other, VOCABULARY))) == 5
 

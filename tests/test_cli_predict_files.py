@@ -72,7 +72,7 @@ def test_an_interrupted_and_resumed_output_is_identical(
     assert Path("r.jsonl").read_bytes() == whole
 
 
-@pytest.mark.parametrize("cut", [1, 5, 200, "end", "all"])
+@pytest.mark.parametrize("cut", [5, "end", "all"])
 def test_a_truncated_last_line_is_rewritten(command: Command, here: Path, cut: int | str) -> None:
     words = ("predict", "pixels", "photos", *BOXES, "--out")
     command(*words, "whole.jsonl")
@@ -94,8 +94,12 @@ def test_a_file_with_other_content_or_options_is_not_resumed(command: Command, h
     for options in (*other, ("--unknown", "keep")):
         message = command(*words, "r.jsonl", "--resume", *options).message
         assert "was written with another model or other options" in message
-    message = command("predict", "pixels", *words[2:], "r.jsonl", "--resume").message
-    assert "another model" in message
+    assert "another model" in command("predict", "pixels", *words[2:], "r.jsonl", "--resume").message
+    shutil.copytree("evidence", "own")
+    config = json.loads(Path("own/config.json").read_text())
+    config["ranking"]["prior"] = 0.25
+    Path("own/config.json").write_text(json.dumps(config))
+    assert "another model" in command("predict", "own", *words[2:], "r.jsonl", "--resume").message
     assert Path("r.jsonl").read_bytes() == content
     for foreign in (b"a note that somebody keeps", b'{"image": "x"}\n', b"text\n", b'{"objects": []}'):
         Path("note").write_bytes(foreign)
@@ -105,16 +109,6 @@ def test_a_file_with_other_content_or_options_is_not_resumed(command: Command, h
     assert Path("note").read_bytes() == content
     Path("empty").touch()
     assert command(*words, "empty").code == 0
-
-
-def test_a_changed_config_is_another_model(command: Command, here: Path, models: Path) -> None:
-    shutil.copytree(models / "evidence", "own")
-    words = ("predict", "own", "photos", *BOXES, "--out", "r.jsonl")
-    assert command(*words).code == 0
-    config = json.loads(Path("own/config.json").read_text())
-    config["ranking"]["prior"] = 0.25
-    Path("own/config.json").write_text(json.dumps(config))
-    assert "another model" in command(*words, "--resume").message
 
 
 def test_unwritable_targets_are_an_error_before_any_photo_is_read(

@@ -25,12 +25,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from polyadic.draw import plan_drawing
-from polyadic.draw.arrows import anchor_points, arrow_curves
 from polyadic.draw.layout import (
     Label,
     Rect,
+    anchor_points,
     arrange,
-    arrow_labels,
+    arrow_curves,
     crossings,
     graph_layout,
     nearest_place,
@@ -136,16 +136,6 @@ def test_a_label_takes_its_first_free_wish_and_has_a_leader_only_if_it_moved() -
     assert label.leader(moved) == ((1, 1), (1, 2))
 
 
-def test_a_label_sits_where_it_hides_no_other_arrow() -> None:
-    x = np.linspace(0, 200, 49)
-    flat, crossing = np.stack([x, 0 * x + 50], 1), np.stack([0 * x + 100, x], 1)
-    alone, aside = arrow_labels([(30, 10)], [flat])[0], arrow_labels([(30, 10)] * 2, [flat, crossing])[0]
-    assert alone.wanted[0] == (85, 45)
-    assert not 70 < aside.wanted[0][0] <= 100  # the other is at x = 100
-    assert abs(aside.wanted[0][0] - 85) < 20
-    assert sorted(alone.wanted) == sorted(aside.wanted)
-
-
 # --- arrows
 
 
@@ -189,12 +179,6 @@ def texts(drawing: Drawing, kind: str) -> list[str]:
     return [shape.text for shape in drawing.shapes if isinstance(shape, Text) and shape.kind == kind]
 
 
-def right_of_list(drawing: Drawing, width: int = 400) -> Drawing:
-    """The graph alone."""
-    shapes = tuple(shape for shape in drawing.shapes if shape.points[0][0] >= 1.5 * width)
-    return replace(drawing, shapes=shapes)
-
-
 def test_nodes_are_the_boxes_that_take_part_with_the_name_and_colour_of_the_photo() -> None:
     boxes = np.concatenate([BOXES[[1]], BOXES, [[150.0, 20, 200, 190]]])
     names = ["person", "person", "horse", "tower"]
@@ -203,6 +187,19 @@ def test_nodes_are_the_boxes_that_take_part_with_the_name_and_colour_of_the_phot
     assert sorted(texts(drawing, "name")) == ["horse", "person 1", "person 2"]
     fills = {shape.fill for shape in drawing.shapes if isinstance(shape, Rectangle) and shape.kind == "node"}
     assert fills == {colours_of(names)["person"], colours_of(names)["horse"]}
+
+
+@pytest.mark.parametrize("hit", [True, False, None])
+@pytest.mark.parametrize("relation", [RIDE, replace(RIDE, subject=1, object=0)])
+def test_an_edge_points_to_its_object_and_is_green_for_hits_alone(relation: Drawn, hit: bool | None) -> None:
+    drawing = plan_drawing(grey(), BOXES, NAMES, [replace(relation, hit=hit)], width=400, graph=True)
+    graph = [shape for shape in drawing.shapes if shape.points[0][0] >= 600]  # right of photo and list
+    (head,) = (shape for shape in graph if isinstance(shape, Polygon) and shape.kind == "head")
+    labels = [shape.fill for shape in graph if isinstance(shape, Rectangle) and shape.kind == "label"]
+    assert (head.fill, labels) == ((HIT_ARROW, [HIT]) if hit else (ARROW, [PAPER]))
+    ends = [np.mean(shape.points, 0) for shape in graph if isinstance(shape, Rectangle) and shape.kind == "node"]
+    gaps = [np.hypot(*(end - head.points[0])) for end in ends]  # in order of the relation: subject, object
+    assert gaps[1] < gaps[0]
 
 
 def test_boxes_of_one_class_are_numbered_from_left_to_right() -> None:
@@ -226,24 +223,6 @@ def test_what_is_said_of_one_pair_stands_on_one_arrow() -> None:
     many = bundle([replace(RIDE, predicate=f"p{i}", hit=i == 1) for i in range(9)])[0]
     assert [text for text, _ in many.lines] == ["p0", "p1", "p2", "p3", "and 5 more"]
     assert [fill for _, fill in many.lines] == [PAPER, HIT, PAPER, PAPER, PAPER]
-
-
-@pytest.mark.parametrize("hit", [True, False, None])
-def test_green_is_for_hits_alone_in_the_graph(hit: bool | None) -> None:
-    drawing = plan_drawing(grey(), BOXES, NAMES, [replace(RIDE, hit=hit)], width=400, graph=True)
-    parts = right_of_list(drawing)
-    heads = [shape.fill for shape in parts.shapes if isinstance(shape, Polygon) and shape.kind == "head"]
-    labels = [shape.fill for shape in parts.shapes if isinstance(shape, Rectangle) and shape.kind == "label"]
-    assert (heads, labels) == (([HIT_ARROW], [HIT]) if hit else ([ARROW], [PAPER]))
-
-
-def test_an_edge_points_to_its_object() -> None:
-    for relation in (RIDE, replace(RIDE, subject=1, object=0)):
-        parts = right_of_list(plan_drawing(grey(), BOXES, NAMES, [relation], width=400, graph=True))
-        tip = next(shape.points[0] for shape in parts.shapes if shape.kind == "head")
-        nodes = drawn_frames(parts, "node")  # in order of the relation: subject, object
-        gaps = [np.hypot((x1 + x2) / 2 - tip[0], (y1 + y2) / 2 - tip[1]) for x1, y1, x2, y2 in nodes]
-        assert gaps[1] < gaps[0]
 
 
 TREE = [(0, 1), (0, 2), (0, 3), (1, 4), (1, 5), (2, 6), (3, 7), (3, 8)]
@@ -275,14 +254,6 @@ def test_connected_parts_lie_apart_within_the_width() -> None:
 
 def around_part(centres: np.ndarray, sizes: np.ndarray, part: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return (centres[part] - sizes[part] / 2).min(0), (centres[part] + sizes[part] / 2).max(0)
-
-
-def test_a_long_chain_goes_down_the_paper() -> None:
-    edges = [(i, i + 1) for i in range(9)]
-    start = np.stack([np.arange(10.0), np.zeros(10)], 1)
-    centres, height = arrange(graph_layout(start, edges), np.full((10, 2), [90, 40]), 500, 1.0)
-    assert height > 600
-    assert np.hypot(*np.diff(centres, axis=0).T).min() > 60
 
 
 def test_no_graph_is_drawn_unless_asked_for_or_of_nothing() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from polyadic.boxes import ordered_pairs
-from polyadic.model.heads import Branch, LabelHead, TripletHead
+from polyadic.model.heads import Branch, LabelHead, SelectionHead, TripletHead
 
 BOX, PAIR, HIDDEN, SIZES = 6, 9, 7, (5, 3, 4)  # all unequal
 
@@ -71,6 +73,7 @@ def test_each_branch_has_the_layers_of_the_paper() -> None:
         shapes = [(item.in_features, item.out_features) for item in linear]
         assert shapes == [(width, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 5 * classes)]
     assert TripletHead(1, 1, (1, 1, 1)).subject.hidden[0].out_features == 4096
+    assert SelectionHead(3).layers[0].out_features == 4096
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -129,3 +132,26 @@ def test_a_head_of_labels_is_one_classifier_for_both_boxes(layers: int) -> None:
         expected = share[s][:, None, None] * share[o][None, None] / 3
         torch.testing.assert_close(cp.dense()[at].detach(), expected.expand(5, 3, 5))
     assert not head(subject[:0], object[:0], pair[:0], pairs[:0]).batch_shape[0]
+
+
+def test_the_logit_equals_one_hidden_layer_by_hand() -> None:
+    torch.manual_seed(0)
+    head = SelectionHead(5, hidden=7).double().eval()
+    first, last = (entry for entry in head.layers if isinstance(entry, nn.Linear))
+    x = torch.randn(4, 5, dtype=torch.float64)
+    with torch.no_grad():
+        result, logs = head(x).tolist(), head.log_selected(x).tolist()
+        hidden = [(first.weight @ row + first.bias).clamp_min(0) for row in x]
+        logits = [float(last.weight[0] @ h + last.bias) for h in hidden]
+    for logit, log, expected in zip(result, logs, logits, strict=True):
+        assert math.isclose(logit, expected, abs_tol=1e-6)
+        assert math.isclose(log, -math.log1p(math.exp(-expected)), abs_tol=1e-6)
+
+
+def test_a_very_unlikely_pair_has_a_finite_log() -> None:
+    head = SelectionHead(1, 1)
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.fill_(-1e4)
+    assert head.log_selected(torch.zeros(1, 1)).item() == -1e4
+    assert head.log_selected(torch.zeros(0, 1)).shape == (0,)

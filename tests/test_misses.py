@@ -171,23 +171,6 @@ def test_a_miss_has_the_first_cause_that_explains_it(
     assert outcomes(a_scene((0, 0, 1)), pairs, triplets, detector(labels)) == {outcome: 1}
 
 
-def test_an_answer_spent_on_another_truth_leaves_a_duplicate() -> None:
-    twice = a_scene((0, 0, 1), (0, 0, 1), (3, 0, 2))
-    assert outcomes(twice, [[0, 1]], [[0, 0, 1]], detector([0, 1, 1, 0])) == {
-        "hit": 1,
-        "duplicate": 1,
-        "pair unselected": 1,
-    }
-    again = [[0, 1], [0, 1]], [[0, 0, 1]] * 2
-    assert outcomes(twice, *again, detector([0, 1])) == {"hit": 2, "box missing": 1}
-
-
-def test_answers_behind_the_best_n_do_not_count() -> None:
-    pairs, triplets = [[2, 3], [0, 1], [0, 1]], [[1, 0, 0], [0, 1, 1], [0, 0, 1]]
-    by_top = [outcomes(a_scene((0, 0, 1)), pairs, triplets, detector([0, 1]), top) for top in (1, 2, 3)]
-    assert by_top == [{"pair unselected": 1}, {"wrong predicate": 1}, {"hit": 1}]
-
-
 def test_an_image_without_boxes_misses_all_and_boxes_of_another_frame_are_scaled() -> None:
     assert outcomes(a_scene((0, 0, 1), (2, 0, 3)), [], [], None) == {"box missing": 2}
     half = detector([0, 1, 1, 0], BOXES / 2, (50.0, 50.0))
@@ -246,11 +229,6 @@ def test_on_vrd_hits_of_lus_predictions_equal_the_evaluators() -> None:
         assert row.share("hit") == pytest.approx(recall.recall, abs=1e-9)
     assert mine.at(protocols[0], 100).share("box missing") == pytest.approx(45.47, abs=0.005)
     assert mine.at(protocols[0], 100).count("pair unselected") < mine.at(protocols[0], 50).count("pair unselected")
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
 
 
 def test_evaluate_prints_the_error_breakdown(command: Command, tmp_path: Path) -> None:

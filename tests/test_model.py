@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import model_cases
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,6 @@ from model_cases import (
     dense,
     detections,
     entries,
-    model_of,
     pairs_of,
     photo,
     prepared,
@@ -26,6 +26,7 @@ from model_cases import (
     with_geometry,
 )
 from oracles import ranked
+from refusals import refused
 
 from polyadic.boxes import context_features, ordered_pairs
 from polyadic.model.backbone import prepare_picture
@@ -34,7 +35,8 @@ from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ScoredBlock, ScoreTerms
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
-from polyadic.structures.vocabulary import PolyadicError
+
+model_of: Any = model_cases.model_of  # every part of these models is there
 
 
 def inputs_of(given: Detections, sources: tuple[str, ...], **more: Any) -> PairInputs:
@@ -54,9 +56,6 @@ def rank_with(
 def test_predictions_are_the_best_entries_of_the_dense_f_spo(sources: tuple[str, ...], k: int | None) -> None:
     model, given = model_of(*sources, **EXPONENTS), detections(3)
     scores = pairs_of(model, given, photo())
-    assert model.prior is not None
-    assert scores.log_selected is not None
-    assert scores.geometry is not None
     psi_c = with_geometry(scores)
     assert bool((psi_c.sum((1, 2, 3)) < 0.999).all()) == ("evidence" in sources)  # else the limit of 1 counts
     psi_u = model.prior.log_prob(torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))).view(NAMES.sizes)
@@ -70,8 +69,6 @@ def test_predictions_are_the_best_entries_of_the_dense_f_spo(sources: tuple[str,
 def test_each_pair_is_scored_as_if_it_were_alone() -> None:
     """Regions, unions, masks and geometry of the right boxes reach each pair; its prior knows the other boxes too."""
     model, given = model_of("pixels"), detections(4)
-    assert model.backbone is not None
-    assert model.geometry is not None
     scores, boxes = pairs_of(model, given, photo()), torch.from_numpy(given.boxes).float()
     picture, frame = prepare_picture(photo(), model.config.pixels), torch.tensor([[100.0, 60.0]])
     for at, (s, o) in enumerate(scores.pairs.tolist()):
@@ -79,11 +76,9 @@ def test_each_pair_is_scored_as_if_it_were_alone() -> None:
         around = torch.cat([two[:, :2].amin(0), two[:, 2:].amax(0)])[None]
         regions, union = (model.backbone(picture, x, (100.0, 60.0)).half().float() for x in (two, around))
         alone = model.score_block(PairInputs(torch.tensor([[0, 1]]), two, frame.expand(2, 2), regions, union))
-        assert scores.log_selected is not None
         torch.testing.assert_close(scores.log_selected[at : at + 1], alone.log_selected)
         for result, expected in zip(scores.cp.factors, alone.cp.factors, strict=True):
             torch.testing.assert_close(result[at], expected[0], rtol=1e-5, atol=1e-6)
-        assert scores.geometry is not None
         expected_prior = model.geometry(context_features(boxes, frame.expand(4, 2), torch.tensor([[s, o]])))
         for result, expected in zip(scores.geometry.factors, expected_prior.factors, strict=True):
             torch.testing.assert_close(result[at], expected[0])
@@ -93,16 +88,12 @@ def test_each_pair_is_scored_as_if_it_were_alone() -> None:
 def test_score_terms_leave_out_exactly_what_they_name(selected: bool, prior: bool, geometry: bool) -> None:
     model = model_of("evidence")
     scores = pairs_of(model, detections(3))
-    assert model.prior is not None
-    assert scores.log_selected is not None
-    assert scores.geometry is not None
     f = with_geometry(scores) if geometry else dense(scores.cp)
     if prior:
         triplets = torch.cartesian_prod(*(torch.arange(n) for n in NAMES.sizes))
         f = f * model.prior.log_prob(triplets).exp().view(NAMES.sizes)
     if selected:
         f = f * scores.log_selected.double().exp()[:, None, None, None]
-    assert scores.log_boxes is not None
     f = f * scores.log_boxes.exp()[:, None, None, None]
     terms = ScoreTerms(selected, prior, geometry)
     agree(prepared(model, detections(3)).rank(top=25, terms=terms), ranked(f.log(), None, 25))
@@ -203,19 +194,16 @@ def test_relations_are_plain_data_for_the_evaluation() -> None:
 
 
 def test_bad_pictures_and_labels_are_refused_in_one_line(tmp_path: Path) -> None:
-    model = model_of("pixels")
+    pixels, words = model_of("pixels"), model_of("evidence")
     (tmp_path / "a.jpg").write_bytes(b"not a picture")
-    with pytest.raises(PolyadicError, match=r"a\.jpg is not a readable image"):
-        model.predict(tmp_path / "a.jpg", detections(2))
-    with pytest.raises(PolyadicError, match=r"no image .*b\.jpg"):
-        model.predict(str(tmp_path / "b.jpg"), detections(2))
-    with pytest.raises(PolyadicError, match=r"a\.jpg: this model needs pixels"):
-        model.predict(None, detections(2))
-    words = model_of("evidence")
-    with pytest.raises(PolyadicError, match=r"the size of the image is needed: Detections\(\.\.\., size=\(w, h\)\)"):
-        words.predict(None, detections(2, size=None))
-    with pytest.raises(PolyadicError, match=r"a\.jpg: label 4 is outside the 4 object classes"):
-        words.predict(None, replace(detections(2), labels=np.array([0, 4])))
+    outside = replace(detections(2), labels=np.array([0, 4]))
+    for act, says in (
+        (lambda: pixels.predict(tmp_path / "a.jpg", detections(2)), r"a\.jpg is not a readable image"),
+        (lambda: pixels.predict(None, detections(2)), r"a\.jpg: this model needs pixels"),
+        (lambda: words.predict(None, detections(2, size=None)), "the size of the image is needed"),
+        (lambda: words.predict(None, outside), r"a\.jpg: label 4 is outside the 4 object classes"),
+    ):
+        refused(says, act)
 
 
 def test_with_known_labels_only_predicates_compete() -> None:
@@ -225,9 +213,6 @@ def test_with_known_labels_only_predicates_compete() -> None:
     predicted = rank_with(model, result, scores, labels, top=100, terms=ScoreTerms(labels=True))
     assert len(predicted) == 12 * 3  # each predicate of each pair
     np.testing.assert_array_equal(labels[predicted.pairs], predicted.triplets[:, ::2])
-    assert model.prior is not None
-    assert scores.geometry is not None
-    assert scores.log_selected is not None
     psi_c = scores.cp.to(torch.float64).dense()
     s, p, o = (x.double().exp() for x in scores.geometry.factors)
     expects = torch.einsum("bri,brj,brk->bijk", s, p, o)
@@ -239,7 +224,6 @@ def test_with_known_labels_only_predicates_compete() -> None:
         row = psi_c[at, s, :, o] / psi_c[at, s, :, o].sum() * expects[at, s, :, o]
         conditional = row[p] / row.sum().clamp_min(1)
         prior = 0.7 * float(model.prior.log_prob(torch.tensor([s, p, o])))
-        assert scores.log_boxes is not None
         rest = prior + 1.3 * float(scores.log_selected[at]) + 0.4 * float(scores.log_boxes[at])
         assert score == pytest.approx(math.log(conditional) + rest, abs=1e-4)
 
@@ -248,10 +232,6 @@ def test_fixed_detector_labels_are_scored_by_the_joint_distribution() -> None:
     """A detector's labels may be wrong, and how likely they are counts; unlike true ones."""
     model, result = model_of("evidence", **EXPONENTS), detections(4)
     scores = pairs_of(model, result)
-    assert model.prior is not None
-    assert scores.geometry is not None
-    assert scores.log_selected is not None
-    assert scores.log_boxes is not None
     joint = with_geometry(scores)
     for known in (np.array([1, 1, 0, 2]), np.array([2, 0, 3, 1])):
         predicted = rank_with(model, result, scores, known, terms=ScoreTerms(relabel=False))

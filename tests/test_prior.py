@@ -3,12 +3,14 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from oracles import prior_tensor, probability_tensor
+from refusals import refused
 from torch import Tensor
 
 from polyadic.cp import CPTensor
@@ -16,6 +18,7 @@ from polyadic.prior import TripletPrior
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 SIZES = (4, 3, 5)
+OTHER = CPTensor(torch.zeros(1, 4), torch.zeros(1, 3), torch.zeros(1, 6))
 ALL = torch.cartesian_prod(*(torch.arange(n) for n in SIZES))
 NAMES = Vocabulary(objects=("person", "horse", "street"), predicates=("ride", "on"))
 
@@ -107,21 +110,10 @@ def test_invalid_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
     (tmp_path / "text").write_text("not a prior")
     save_file({"x": torch.zeros(1)}, tmp_path / "weights")
-    good = tmp_path / "good"
-    TripletPrior.from_triplets(torch.tensor([[0, 0, 1]]), NAMES).save(good)
-    (tmp_path / "half").write_bytes(good.read_bytes()[:-9])
     save_file({"x": torch.zeros(1)}, tmp_path / "tagged", {"format": "polyadic.TripletPrior/1"})
-    for name, says in [
-        ("tagged", "cannot read"),
-        ("missing", "cannot read"),
-        ("text", "cannot read"),
-        ("half", "cannot read"),
-        ("weights", "not a saved prior"),
-    ]:
-        with pytest.raises(PolyadicError, match=says) as error:
-            TripletPrior.load(tmp_path / name)
-        assert name in str(error.value)
-        assert "\n" not in str(error.value)
+    for name in ("tagged", "missing", "text", "weights"):
+        says = "not a saved prior" if name == "weights" else "cannot read"
+        refused(f"{name}.*{says}|{says}.*{name}", partial(TripletPrior.load, tmp_path / name))
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,19 +136,10 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (
-            lambda: TripletPrior.from_triplets(torch.tensor([[0, 3, 0]]), SIZES),
-            r"count from 0, below \(S, P, O\) = \(4, 3, 5\).*\[0, 3, 0\]",
-        ),
+        (lambda: TripletPrior.from_triplets(torch.tensor([[0, 3, 0]]), SIZES), r"below \(S, P, O\) = .*\[0, 3, 0\]"),
         (lambda: TripletPrior.from_triplets(torch.zeros(2, 3), SIZES), "integers"),
-        (
-            lambda: TripletPrior.from_triplets(ALL[:1], SIZES, counts=torch.tensor([-1])),
-            r"counts must not be negative, got -1",
-        ),
-        (
-            lambda: TripletPrior.from_triplets(ALL[:2], SIZES, counts=torch.tensor([1])),
-            "one count per triplet",
-        ),
+        (lambda: TripletPrior.from_triplets(ALL[:1], SIZES, counts=torch.tensor([-1])), "not be negative, got -1"),
+        (lambda: TripletPrior.from_triplets(ALL[:2], SIZES, counts=torch.tensor([1])), "one count per triplet"),
         (lambda: TripletPrior.from_triplets(ALL[:1], SIZES, smoothing=-1), "smoothing must be a number from 0 up"),
         (lambda: TripletPrior.from_triplets([[0, 0, 0]], SIZES), "torch tensor, got list"),  # type: ignore[arg-type]
         (lambda: TripletPrior.from_triplets(ALL[0], SIZES), r"must be \[T, 3\], got \[3\]"),
@@ -164,19 +147,9 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         (lambda: TripletPrior.from_triplets(ALL[:0], SIZES, smoothing=0), "at least one triplet"),
         (lambda: TripletPrior.from_triplets(ALL[:0], (4, 0, 5)), "three class counts"),
         (lambda: TripletPrior(SIZES, torch.tensor([3, 2]), torch.ones(2)), "rise strictly"),
-        (
-            lambda: TripletPrior(SIZES, torch.tensor([2]), torch.ones(1), vocabulary=NAMES),
-            "the vocabulary has sizes",
-        ),
-        (
-            lambda: TripletPrior.from_triplets(ALL[:1], SIZES).log_normaliser(
-                CPTensor(torch.zeros(1, 4), torch.zeros(1, 3), torch.zeros(1, 6))
-            ),
-            "made for sizes",
-        ),
+        (lambda: TripletPrior(SIZES, torch.tensor([2]), torch.ones(1), vocabulary=NAMES), "the vocabulary has sizes"),
+        (lambda: TripletPrior.from_triplets(ALL[:1], SIZES).log_normaliser(OTHER), "made for sizes"),
     ],
 )
 def test_invalid_input_is_refused_in_one_line(make: Any, says: str) -> None:
-    with pytest.raises(PolyadicError, match=says) as error:
-        make()
-    assert "\n" not in str(error.value)
+    refused(says, make)

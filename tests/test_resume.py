@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -110,20 +109,6 @@ def test_a_run_stopped_after_every_step_resumes_bit_for_bit(whole: Ended, config
     assert parts == 3 + 3 + 6 + 6
     assert set(kept.states) == {"backbone", "boxes", "triplets", "selection"}
     check(Ended(folder, kept, Spy(), model), whole)
-
-
-def test_a_run_stopped_and_crashed_at_random_resumes_bit_for_bit(whole: Ended, config: Config, tmp_path: Path) -> None:
-    chance, parts, folder = random.Random(5), 0, tmp_path / "run"
-    while parts < 30:
-        act = chance.choice([request_stop, crash])
-        try:
-            with watched(Spy(chance.randrange(60), act)):
-                train(config, folder, resume=parts > 0)
-            break
-        except (Interrupted, Crash):
-            parts += 1
-    assert parts > 1
-    check(finish(config, folder, resume=True), whole)
 
 
 SCRIPT = """

@@ -6,14 +6,14 @@ import json
 import math
 import re
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 from tiny_runs import PIXELS, Command, call, write_tiny
 from training_cases import tiny
-from vrd_files import many_vrd, pictured_vrd
+from vrd_files import pictured_vrd
 
 from polyadic.config import PRESETS, load_config
 from polyadic.evaluation import Evaluator
@@ -172,128 +172,97 @@ GROWN: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def vrd(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.setitem(PRESETS, "vrd-pixels", tiny(**SMALL))
-    monkeypatch.setitem(PRESETS, "vrd-pixels-grown", tiny(**{**SMALL, **GROWN}))
-    return Command(capsys)
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The dataset, two of whose training images have no picture; the weights."""
     return pictured_vrd(tmp_path_factory.mktemp("vrd"))
 
 
-def times(out: Path) -> dict[Path, int]:
-    """Of models and scores."""
-    return {path: path.stat().st_mtime_ns for kind in ("model.safetensors", "scores.json") for path in out.rglob(kind)}
+@pytest.fixture(scope="module", autouse=True)
+def _presets() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "vrd-pixels", tiny(**SMALL))
+        patch.setitem(PRESETS, "vrd-pixels-grown", tiny(**{**SMALL, **GROWN}))
+        yield
 
 
-def test_one_command_gives_the_papers_rows_and_ours_and_reuses_runs(
-    vrd: Command, files: tuple[Path, Path], tmp_path: Path
-) -> None:
-    root, weights = files
-    words = ("--data", root, "--weights", weights, "--out", tmp_path / "out", "--seeds", "2", "--ranks", "1", "3")
-    shown = vrd("reproduce", "vrd-ablation", *words)
-    assert shown.code == 0, shown.err
-    rows = read_rows(tmp_path / "out" / "table4.csv")
+@pytest.fixture(scope="module")
+def vrd(files: tuple[Path, Path]) -> tuple[tuple[str | Path, ...], Path]:
+    """The words of a command that was run once, and its folder."""
+    out = files[0].parent / "out"
+    words = ("--data", files[0], "--weights", files[1], "--out", out, "--seeds", "2", "--ranks", "3", "1", "2")
+    assert call("reproduce", "vrd-ablation", *words) == 0
+    return ("reproduce", "vrd-ablation", *words), out
+
+
+def test_one_command_gives_the_papers_rows_and_ours(vrd: tuple[Any, Path], tmp_path: Path) -> None:
+    rows = read_rows(vrd[1] / "table4.csv")
     kinds = {(row.what, row.rank, row.seed, row.parts) for row in rows if row.seed is not None}
     parts = ("psi_c", "psi_c + selected", "psi_c + selected + prior", TEMPERED)
-    wanted = {("model", rank, seed, name) for rank in (1, 3) for seed in (0, 1) for name in parts}
-    wanted |= {(OURS, 1, seed, "psi_c + geometry") for seed in (0, 1)}
-    assert kinds == wanted | {(what + ALL, *others) for what, *others in wanted}
+    ends = {("model", rank, seed, name) for rank in (1, 3) for seed in (0, 1) for name in parts}
+    ends |= {(OURS, 1, seed, "psi_c + geometry") for seed in (0, 1)}
+    middle = {("model", 2, seed, name) for seed in (0, 1) for name in parts}
+    assert kinds == ends | middle | {(what + ALL, *others) for what, *others in ends}, "the first and last rank twice"
     for what in ("model", OURS, "model" + ALL, OURS + ALL, "count table"):
         places = {(row.task, row.k, row.N) for row in select(rows, what=what)}
         assert places == {(task, k, n) for task in TASKS for k in ("free", "1") for n in (50, 100)}
+    about = json.loads((vrd[1] / "table4.json").read_text())
+    assert about["configs"][OURS]["pixels"]["crops"] == 32
+    assert about["configs"]["all images"] == {"validation.images": 0}
+    assert str(vrd[1].parent) not in json.dumps(about)
+    assert (about["ranks"], about["seeds"]) == ([1, 2, 3], [0, 1])
+
+
+def test_a_repeated_command_reuses_runs_and_scores_and_loses_none(
+    vrd: tuple[Any, Path], command: Command, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    words, out = vrd
+    rows, models = read_rows(out / "table4.csv"), list(out.rglob("model.safetensors"))
+    (out / "paper" / "rank-3-seed-1-all" / "scores.json").write_text('{"key": ')  # damaged: measured again
+    made = [path.stat().st_mtime_ns for path in models]
+    shown = command(*words)
+    assert shown.code == 0, shown.err
+    assert [path.stat().st_mtime_ns for path in models] == made
+    assert read_rows(out / "table4.csv") == rows
     assert shown.out.count("Rank-3 w/ X_sel & prior  ") == shown.out.count("Rank-3 w/ X_sel & prior^0.5  ") == 2
     assert shown.out.count(f"Rank-3 w/ X_sel{ALL}") == 2
     assert shown.out.count("39.01") == 1, "the paper's numbers stand beside one task"
     assert shown.out.count(OURS) == 4
-    about = json.loads((tmp_path / "out" / "table4.json").read_text())
-    plain = ("ablate", "vrd-pixels", "--data", root, "--out", tmp_path / "x", "--csv", tmp_path / "out" / "table4.csv")
-    refused = vrd(*plain, "--seeds", "2", "--ranks", "1", "3", "--pixels.weights", weights)
+    plain = ("ablate", "vrd-pixels", "--data", files[0], "--out", tmp_path / "x", "--pixels.weights", files[1])
+    refused = command(*plain, "--seeds", "2", "--ranks", "1", "2", "3", "--csv", out / "table4.csv")
     assert f"model{ALL}, rank 1, seed 0 that would be lost" in refused.message
-    fewer = vrd("reproduce", "vrd-ablation", *words[:6], "--seeds", "1", "--ranks", "1", "3")
-    assert "model, rank 1, seed 1 that would be lost" in fewer.message
-    assert about["configs"][OURS]["pixels"]["crops"] == 32
-    assert about["configs"]["all images"] == {"validation.images": 0}
-    assert str(tmp_path) not in json.dumps(about)
-    assert (about["ranks"], about["seeds"]) == ([1, 3], [0, 1])
-    made = times(tmp_path / "out")
-    again = vrd("reproduce", "vrd-ablation", *words)
-    assert again.code == 0
-    assert times(tmp_path / "out") == made
-    assert read_rows(tmp_path / "out" / "table4.csv") == rows
-    (tmp_path / "out" / "paper" / "rank-3-seed-1-all" / "scores.json").write_text('{"key": ')
-    assert vrd("reproduce", "vrd-ablation", *words).code == 0, "damaged scores are measured again"
-    assert read_rows(tmp_path / "out" / "table4.csv") == rows
+    for fewer, lost in ((("--seeds", "1"), "seed 1"), (("--ranks", "4"), f"model{ALL}, rank 3, seed 0")):
+        assert f"{lost} that would be lost" in command(*words, *fewer).message
 
 
-def test_our_model_is_scored_with_labels_and_the_box_conditioned_prior(
-    vrd: Command, files: tuple[Path, Path], tmp_path: Path
-) -> None:
-    words = ("--data", files[0], "--weights", files[1], "--out", tmp_path / "out", "--seeds", "1", "--ranks", "1")
-    assert vrd("reproduce", "vrd-ablation", *words).code == 0
-    run = open_run(tmp_path / "out" / "ours" / "rank-1-seed-0")
+def test_our_model_is_scored_with_labels_and_the_box_conditioned_prior(vrd: tuple[Any, Path]) -> None:
+    run = open_run(vrd[1] / "ours" / "rank-1-seed-0")
     for task in TASKS:
-        rows = select(read_rows(tmp_path / "out" / "table4.csv"), what=OURS, task=task, k="1")
+        rows = select(read_rows(vrd[1] / "table4.csv"), what=OURS, seed=0, task=task, k="1")
         parts = ScoreTerms(selected=False, prior=False, labels=task == TASKS[1])
         assert [row.recall for row in rows] == recalls(run, task, 1, parts)
 
 
-def test_a_refit_trains_on_all_images_with_the_k_of_the_first_run(
-    vrd: Command, files: tuple[Path, Path], tmp_path: Path
-) -> None:
-    words = ("--data", files[0], "--weights", files[1], "--out", tmp_path / "out", "--seeds", "1", "--ranks")
-    assert vrd("reproduce", "vrd-ablation", *words, "3", "1", "2").code == 0
-    folder = tmp_path / "out" / "paper" / "rank-3-seed-0"
+def test_a_refit_trains_on_all_images_with_the_k_of_the_first_run(vrd: tuple[Any, Path]) -> None:
+    folder = vrd[1] / "paper" / "rank-3-seed-0"
     first, second = (open_run(each) for each in (folder, folder.with_name(f"{folder.name}-all")))
     held_out = {scene.name for scene in first.validation()}
     learned = [{scene.name for scene in load_training(run.config).fit} for run in (first, second)]
     assert held_out
     assert learned[1] == learned[0] | held_out
     assert not learned[0] & held_out
-    whole = read_rows(tmp_path / "out" / "table4.csv")
-    assert {row.rank for row in select(whole, what=KINDS[1])} == {1, 3}, "the first and the last rank"
-    assert (
-        f"{KINDS[1]}, rank 3, seed 0 that would be lost"
-        in vrd("reproduce", "vrd-ablation", *words, "1", "2", "3", "4").message
-    )
-    rows = select(whole, rank=3)
+    rows = select(read_rows(vrd[1] / "table4.csv"), rank=3, seed=0)
     chosen, again = ([(row.protocol, row.parts, row.k, row.used, row.N) for row in select(rows, what=x)] for x in KINDS)
     assert chosen == again
     (row,) = select(rows, what=KINDS[1], parts="psi_c + selected", k="free", N=50, task=TASKS[0])
     assert [row.recall] == recalls(second, TASKS[0], row.used, ScoreTerms(prior=False, geometry=False), (50,))
 
 
-def test_a_label_head_allows_rank_1_only(vrd: Command, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_label_head_allows_rank_1_only(command: Command, files: tuple[Path, Path], tmp_path: Path) -> None:
     words = ("ablate", "vrd-pixels-grown", "--data", files[0], "--out", tmp_path / "out", "--seeds", "1")
     given = ("--pixels.weights", files[1])
-    refused = vrd(*words, *given)
-    assert "got head.rank 2" in refused.message
+    assert "got head.rank 2" in command(*words, *given).message
     assert not (tmp_path / "out").exists()
-    shown = vrd(*words, "--ranks", "1", *given)
+    shown = command(*words, "--ranks", "1", *given)
     assert shown.code == 0, shown.err
     assert "Rank-1 w/ box-conditioned prior" in shown.out
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_user_errors_on_vrd_print_one_line(vrd: Command, files: tuple[Path, Path], tmp_path: Path) -> None:
-    (tmp_path / "letter.csv").write_text("dear\n")
-    (tmp_path / "cut.csv").write_text("what,dataset,protocol,rank\nmodel,vrd,lu2016 phr")
-    bare = many_vrd(tmp_path / "bare")
-    for name in json.loads((bare / "annotations_train.json").read_text()):
-        Image.new("RGB", (50, 50)).save(bare / "sg_dataset" / "sg_train_images" / name)
-    base = {"--data": files[0], "--weights": files[1], "--out": tmp_path / "out"}
-    bad: list[tuple[dict[str, Path], str]] = [
-        ({"--weights": tmp_path / "none.safetensors"}, "--weights: no file"),
-        ({"--data": tmp_path / "nowhere"}, "nowhere"),
-        ({"--data": bare}, "no test image of vrd has a picture"),
-        ({"--csv": tmp_path / "letter.csv"}, "letter.csv is not a table of results"),
-        ({"--csv": tmp_path / "cut.csv"}, "cut.csv is not a table of results, or is damaged"),
-    ]
-    for change, message in bad:
-        words = [word for pair in {**base, **change}.items() for word in pair]
-        assert message in vrd("reproduce", "vrd-ablation", *words).message
-    assert (tmp_path / "letter.csv").read_text() == "dear\n"

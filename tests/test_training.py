@@ -13,9 +13,8 @@ import pytest
 import torch
 from model_cases import prepared, rows_of, true_detections
 from torch import Tensor
-from training_cases import ALL_STAGES, STAGES, Ended, Spy, detect, finish, log_of, same, tiny, write_detections
+from training_cases import ALL_STAGES, STAGES, Ended, Spy, a_setup, detect, finish, log_of, same, tiny, write_detections
 
-from polyadic.config.schema import Config
 from polyadic.datasets.toy.world import World
 from polyadic.model.backbone import Backbone
 from polyadic.model.relation_model import RelationModel
@@ -141,13 +140,6 @@ def test_the_best_epoch_is_kept_and_later_stages_start_from_it(tmp_path: Path, m
     epochs = [entry for entry in log_of(run.folder) if entry["event"] == "epoch"]
     assert [entry["recall"] for entry in epochs] == [11, 31, 21, 6, 5]
     assert [entry["best"] for entry in epochs] == [11, 31, 31, 6, 6]
-
-
-def a_setup(config: Config, folder: Path) -> Any:
-    setup = stages.Setup(config, folder / "run")
-    torch.manual_seed(3)
-    setup.model = RelationModel(config, setup.data.vocabulary)
-    return setup
 
 
 def test_the_loss_of_triplets_is_the_mean_over_annotated_pairs(tmp_path: Path) -> None:
@@ -326,22 +318,11 @@ def test_examples_can_be_pickled_for_workers(features: Path, tmp_path: Path) -> 
     assert copied[2].pooled.picture is None
 
 
-def test_with_nothing_held_out_all_training_images_are_learned_from_and_the_last_epoch_is_kept(tmp_path: Path) -> None:
-    config = tiny(sources=("evidence",), **{"validation.images": 0, "boxes.epochs": 1, "boxes.optimiser": "adamw"})
+def test_with_nothing_held_out_all_training_images_are_learned_from() -> None:
+    config = tiny(sources=("evidence",), **{"validation.images": 0})
     whole, less = load_training(config), load_training(config.change(**{"validation.images": 400}))
     train = World(24, 0).dataset("train")
     assert [scene.name for scene in whole.fit] == [scene.name for scene in train]
     assert np.array_equal(whole.annotations.triplets(), train.triplets())  # the prior's
     assert (whole.validation, len(less.fit), len(less.validation)) == ((), 22, 2)
     assert {scene.name for scene in (*less.fit, *less.validation)} == {scene.name for scene in train}
-
-    run = finish(config, tmp_path / "run")
-    assert "say triplets 2/2: nothing is held out, so the last epoch is kept" in run.spy.seen
-    for stage, modules in (("triplets", ("features", "head")), ("selection", ("selector",))):
-        last, before = (run.kept.epochs[stage, epoch]["modules"] for epoch in (2, 1))
-        for name in modules:
-            mine = getattr(run.model, name).state_dict()
-            assert same(mine, last[name])
-            assert not same(mine, before[name])
-    assert same(RelationModel.load(run.folder).state_dict(), run.model.state_dict())
-    assert not any("recall" in entry for entry in log_of(run.folder))

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_cases import Ended, Spy, detect, finish, log_of, same, tiny, watched, write_detections
+from training_cases import Ended, Spy, SpyAt, detect, finish, log_of, same, tiny, watched, write_detections
 
 from polyadic.config.schema import Config
 from polyadic.datasets.toy.world import World, write
 from polyadic.model.relation_model import RelationModel
-from polyadic.progress import Interrupted, interruptible, request_stop
+from polyadic.progress import Interrupted, interruptible
 from polyadic.structures.scenes import Dataset
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import examples as data
@@ -41,7 +41,7 @@ def refused(match: str, config: Config, folder: Path, **more: Any) -> None:
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
     """Stop a run in the second epoch of its first stage."""
-    with pytest.raises(Interrupted), watched(_at("triplets 2/2, step 1", request_stop)):
+    with pytest.raises(Interrupted), watched(SpyAt("triplets 2/2, step 1")):
         train(EVIDENCE, tmp_path / "run")
     return tmp_path / "run"
 
@@ -49,18 +49,6 @@ def stopped(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return finish(EVIDENCE, tmp_path_factory.mktemp("whole") / "run")
-
-
-class _at(Spy):  # noqa: N801
-    """Act at the first event that starts so."""
-
-    def __init__(self, place: str, act: Callable[[], None]) -> None:
-        super().__init__()
-        self.place, self.then = place, act
-
-    def _see(self, what: str) -> None:
-        if what.startswith(self.place):
-            self.then()
 
 
 # the folder of a run
@@ -143,7 +131,7 @@ def test_resuming_with_other_proposals_is_refused_wherever_the_file_is(tmp_path:
     surer = [replace(image, scores=np.sqrt(image.scores)) for image in found]
     other = str(write_detections(tmp_path / "other.jsonl", surer))
     config = EVIDENCE.change(**{"proposals.epochs": 1})
-    with pytest.raises(Interrupted), watched(_at("proposals 1/1, step 1", request_stop)):
+    with pytest.raises(Interrupted), watched(SpyAt("proposals 1/1, step 1")):
         train(config.change(**{key: one}), tmp_path / "run")
     refused("other data", config.change(**{key: other}), tmp_path / "run", resume=True)
     moved = finish(config.change(**{key: copy}), tmp_path / "run", resume=True)

@@ -20,7 +20,7 @@ from model_cases import pairs_of, true_detections
 from oracles import log_probability_tensor, prior_tensor
 from PIL import Image
 from torch import Tensor, nn
-from training_cases import ALL_STAGES, Ended, detect, finish, same, tiny, write_detections
+from training_cases import ALL_STAGES, Ended, a_setup, detect, finish, same, tiny, write_detections
 
 from polyadic.boxes import box_place, context_features, ordered_pairs
 from polyadic.config.schema import Config, StageConfig
@@ -92,13 +92,6 @@ def prior_of(scenes: Dataset, smoothing: float) -> Tensor:
 
 def frame_of(scene: Scene) -> tuple[float, float]:
     return (240.0, 160.0) if int(scene.name[6:12]) % 2 else (160.0, 200.0)
-
-
-def a_setup(config: Config, folder: Path) -> Any:
-    setup = stages.Setup(config, folder / "run")
-    torch.manual_seed(3)
-    setup.model = RelationModel(config, setup.data.vocabulary)
-    return setup
 
 
 def test_annotations_are_those_of_fit_even_without_a_picture_and_nothing_held_out_is_among_them(wide: Config) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from model_cases import model_of
 from model_cases import same as same_relations
+from refusals import refused
 from tiny_runs import Command
 from training_cases import Spy, same, tiny, watched
 
@@ -24,14 +25,12 @@ from polyadic.datasets.toy.world import World
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.evaluation.compare import Comparison
 from polyadic.evaluation.protocol import Recall, get_protocol
-from polyadic.experiments.pictures import matches
-from polyadic.experiments.table1 import COLUMNS, PAPER, table1
+from polyadic.experiments.results import comparison_rows
+from polyadic.experiments.table1 import COLUMNS, PAPER, headline
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
 from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.detections import Detections
-from polyadic.structures.relations import Relations
-from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import proposals as proposing
 from polyadic.training import train
@@ -86,19 +85,21 @@ def test_training_with_a_detector_equals_training_with_its_boxes_from_a_file(roo
 def test_interrupted_detection_resumes_to_the_same_weights(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proposing, "IMAGES", 8)
+    monkeypatch.setattr(proposing, "PART", 8)
     config = config_of(root / "detector")
     look = Spy()
     with watched(look):
         train(config, tmp_path / "whole")
-    at = next(n for n, seen in enumerate(look.seen) if seen.startswith("boxes 9 to 16 of 24, step"))
+    at = next(n for n, seen in enumerate(look.seen) if seen == "boxes, step 16")
     with pytest.raises(Interrupted), watched(Spy(at, request_stop)):
         train(config, tmp_path / "run")
-    assert len(list((tmp_path / "run" / "detected").iterdir())) >= 1
+    stored = sorted((tmp_path / "run" / "detected").rglob("*.safetensors"))
+    assert len(stored) == 2
     again = Spy()
     with watched(again):
         train(config, tmp_path / "run", resume=True)
-    assert not any(seen.startswith("begin boxes 1 to 8") for seen in again.seen)
+    assert again.seen.count("boxes, step 8") == 1, "the last eight of 24 alone"
+    assert "boxes, step 16" not in again.seen
     here, there = (RelationModel.load(tmp_path / name).state_dict() for name in ("whole", "run"))
     assert same(here, there)
 
@@ -128,18 +129,15 @@ def test_cached_boxes_belong_to_one_detector_and_precision(root: Path, tmp_path:
         proposing.detected(one, (*scenes, scenes[0]))
 
 
-def test_a_detector_without_detections_is_an_error(root: Path, tmp_path: Path) -> None:
-    blind = Detector.load(root / "detector")
-    Detector(blind.config.change(score=0.99), blind.vocabulary, fetch=False).save(tmp_path / "blind")
-    with pytest.raises(PolyadicError, match="the detector finds no box in any training image: train it longer"):
-        train(config_of(tmp_path / "blind"), tmp_path / "run")
-
-
-def test_a_detector_with_another_vocabulary_is_an_error(tmp_path: Path) -> None:
-    detector_cases.detector_of().save(tmp_path / "detector")
-    with pytest.raises(PolyadicError, match="was trained with another vocabulary"):
-        train(config_of(tmp_path / "detector"), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize(
+    ("blind", "message"),
+    [(True, "the detector finds no box in any training image"), (False, "was trained with another vocabulary")],
+)
+def test_a_detector_of_no_use_is_an_error(root: Path, tmp_path: Path, blind: bool, message: str) -> None:
+    known = Detector.load(root / "detector")
+    blind_one = Detector(known.config.change(score=0.99), known.vocabulary, fetch=False)
+    (blind_one if blind else detector_cases.detector_of()).save(tmp_path / "other")
+    refused(message, lambda: train(config_of(tmp_path / "other"), tmp_path / "run"))
 
 
 def test_evaluate_prints_table_1(root: Path, command: Command) -> None:
@@ -179,38 +177,6 @@ def test_overlapping_detections_are_left_out_when_tested_but_not_when_trained() 
     np.testing.assert_allclose(scores.detections.boxes, boxes[1:], atol=1e-4)  # the surer of the two stays
 
 
-def test_matches_equal_a_slow_overlap_check() -> None:
-    rng = np.random.default_rng(0)
-    for scene in World(0, 12).dataset("test"):
-        if not len(scene.relations):
-            continue
-        m = 40
-        rows = rng.integers(0, len(scene.relations), m)
-        shift = rng.uniform(-12, 12, (len(scene.boxes), 4))
-        boxes = np.sort((scene.boxes + shift).reshape(-1, 2, 2), 1).reshape(-1, 4)
-        pairs = np.where(rng.random((m, 1)) < 0.3, scene.relations[rows][:, [2, 0]], scene.relations[rows][:, [0, 2]])
-        triplets = scene.triplets[rows].copy()
-        triplets[:, 1] = np.where(rng.random(m) < 0.3, (triplets[:, 1] + 1) % 12, triplets[:, 1])
-        found = Relations(scene.name, boxes, pairs, triplets, rng.random(m))
-        for offset in (0, 1):
-            protocol = get_protocol("lu2016").change(iou_offset=offset)
-            expected = [slow_hit(scene, boxes[p], t, offset) for p, t in zip(pairs, triplets, strict=True)]
-            assert matches(scene, found, protocol).any(1).tolist() == expected
-
-
-def slow_hit(scene: Scene, pair: np.ndarray, triplet: np.ndarray, offset: float) -> bool:
-    def iou(a: np.ndarray, b: np.ndarray) -> float:
-        w, h = min(a[2], b[2]) - max(a[0], b[0]) + offset, min(a[3], b[3]) - max(a[1], b[1]) + offset
-        both = max(w, 0) * max(h, 0)
-        areas = [(x[2] - x[0] + offset) * (x[3] - x[1] + offset) for x in (a, b)]
-        return float(both / (sum(areas) - both))
-
-    return any(
-        tuple(triplet) == tuple(truth) and all(iou(a, b) >= 0.5 for a, b in zip(pair, boxes, strict=True))
-        for truth, boxes in zip(scene.triplets, scene.pair_boxes, strict=True)
-    )
-
-
 def test_table_1_finds_each_number_under_its_task_k_and_top() -> None:
     base = get_protocol("lu2016").change(k_unit="triplet", tops=(50, 100))
     rows, free, expected, number = [], {}, {}, 0.0
@@ -220,29 +186,21 @@ def test_table_1_finds_each_number_under_its_task_k_and_top() -> None:
             for subset in ("all", "zero-shot"):
                 for top in (50, 100):
                     number += 1
-                    rows.append(("predictions", recall_of(protocol.change(subset=subset), top, number)))
+                    rows.append(("predictions", Recall(protocol.change(subset=subset), top, number, 0.0, 1, 1)))
                     if subset == "all":
                         expected[task, "free" if k == 4 else str(k), top] = number
         free[base.change(task=task, k=4)] = 4
     ceilings = (("ceiling", base.change(task="relationship", k=None), 77.0),)
     lines = {
         line.label: [cell.mean for cell in line.cells]
-        for line in table1(Comparison("vrd", "test", tuple(rows), ceilings, ()), free)
+        for line in headline(
+            comparison_rows(Comparison("vrd", "test", tuple(rows), ceilings, ()), free), "vrd", columns=COLUMNS
+        )
     }
     assert lines["predictions"] == [expected[column] for column in COLUMNS]
     assert lines["ceiling"][0] == 77
     assert np.isnan(lines["ceiling"][-1])
     assert {*PAPER["vrd"]} <= set(lines)
-
-
-def recall_of(protocol: Any, top: int, value: float) -> Recall:
-    import inspect
-
-    values: dict[str, Any] = {"protocol": protocol, "top": top, "recall": value}
-    for name, parameter in inspect.signature(Recall).parameters.items():
-        if name not in values and parameter.default is parameter.empty:
-            values[name] = 1 if "int" in str(parameter.annotation) else 0.0
-    return Recall(**values)
 
 
 def test_one_command_trains_both_stages_and_reuses_them(

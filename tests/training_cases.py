@@ -29,12 +29,13 @@ from polyadic.config.schema import (
 )
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.io.records import write_relations
+from polyadic.model.relation_model import RelationModel
 from polyadic.progress import Reporter, interruptible, reporting, request_stop
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.training import run as checkpoint
-from polyadic.training import train
+from polyadic.training import stages, train
 from polyadic.training.run import Checkpoint
 
 _STAGE = StageConfig(epochs=2, images=8, optimiser="adamw", rate=3e-3, decay=0.01, schedule="one-cycle")
@@ -93,6 +94,19 @@ class Spy(Reporter):
 
     def end(self) -> None:
         self._see(f"end {self.text}")
+
+
+class SpyAt(Spy):
+    """Act at each event that starts so; by default, request a stop."""
+
+    def __init__(self, place: str, act: Callable[[], None] = request_stop) -> None:
+        super().__init__()
+        self.place, self.then = place, act
+
+    def _see(self, what: str) -> None:
+        super()._see(what)
+        if what.startswith(self.place):
+            self.then()
 
 
 class Crash(BaseException):
@@ -188,6 +202,14 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     entries = [json.loads(line, parse_constant=refuse) for line in lines]
     return [{key: value for key, value in entry.items() if key not in ("time", "seconds")} for entry in entries]
+
+
+def a_setup(config: Config, folder: Path) -> Any:
+    """The data of a run and an untrained model, from which stages are made."""
+    setup = stages.Setup(config, folder / "run")
+    torch.manual_seed(3)
+    setup.model = RelationModel(config, setup.data.vocabulary)
+    return setup
 
 
 def detect(scenes: Iterable[Scene]) -> list[Detections]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polyadic.cli.options import DATASETS, DataRoot, examples, long_job, split_words, with_fields
 from polyadic.cli.train import Words
 from polyadic.structures.vocabulary import PolyadicError
+
+if TYPE_CHECKING:  # it loads torch
+    from polyadic.experiments.results import Results, Row
 
 OPTIONS = ("data", "out", "ranks", "seeds", "csv", "help")  # of `ablate`
 
@@ -62,11 +67,11 @@ def demo_command(
         typer.echo(f"{out} exists: trained runs in it are kept. Remove the folder to start over.\n")
     run = out / f"rank-{demo.RANKS[-1]}-seed-0"
     with long_job():
-        ablation = demo.demo(out)
+        results = demo.demo(out)
         pictures = draw_toy(open_run(run), out / "pictures")
-    rows, _ = ablation.write(out / "ablation.csv")
+    rows, _ = results.write(out / "ablation.csv")
     typer.echo("")
-    ablation_table(ablation)
+    ablation_table(results.rows, exponent=results.about["config"]["ranking"]["prior"])
     typer.echo(
         "\nRank-1: subject, predicate and object as if independent. X_sel: would an annotator have selected the\n"
         "pair? prior: how often each triplet was annotated. count table: frequencies alone, no pixels. the exact\n"
@@ -114,17 +119,36 @@ def ablate_command(
         config = config.change(**{"data.root": str(data.expanduser().resolve())})
 
     from polyadic.cli.tables import ablation_table
-    from polyadic.experiments.results import check_target
     from polyadic.experiments.table4 import MODEL, RANKS, ablate
 
-    path = (csv or out / "ablation.csv").expanduser()
-    numbers = range(config.seed, config.seed + seeds)
-    check_target(path, {(MODEL, rank, seed) for rank in ranks or RANKS for seed in numbers})
+    ranks, numbers = ranks or list(RANKS), range(config.seed, config.seed + seeds)
+    _experiment(
+        csv or out / "ablation.csv",
+        lambda: ablate(config, out, ranks, seeds=seeds),
+        lambda rows: ablation_table(rows, exponent=config.ranking.prior),
+        planned={(MODEL, rank, seed) for rank in ranks for seed in numbers},
+        more=f"; runs: {out}",
+    )
+
+
+def _experiment(
+    path: Path,
+    work: Callable[[], Results],
+    show: Callable[[Sequence[Row]], None],
+    *,
+    planned: set[tuple[str, int | None, int | None]] | None = None,
+    more: str = "",
+) -> None:
+    """Run an experiment from data to table: check the CSV file, do the work, write the rows and print them."""
+    from polyadic.experiments.results import check_target
+
+    start, path = time.monotonic(), path.expanduser()
+    check_target(path, planned)
     with long_job():
-        ablation = ablate(config, out, ranks or RANKS, seeds=seeds)
-    rows, about = ablation.write(path)
-    ablation_table(ablation)
-    typer.echo(f"rows: {rows}; config and versions: {about}; runs: {out}")
+        results = work()
+    rows, about = results.write(path)
+    show(results.rows)
+    typer.echo(f"rows: {rows}; config and versions: {about}; {time.monotonic() - start:,.0f} seconds{more}")
 
 
 @app.command("toy-two-stages", epilog=examples("polyadic reproduce toy-two-stages --csv results/two-stages.csv"))
@@ -145,12 +169,12 @@ def toy_two_stages(
     start, path = time.monotonic(), (csv or out / "table1.csv").expanduser()
     check_target(path)
     with long_job():
-        stages = two_stages(out, seed)
-        pictures = draw_detected(stages.run, out / "pictures")
-    rows, about = stages.write(path)
+        run, scores, results = two_stages(out, seed)
+        pictures = draw_detected(run, out / "pictures")
+    rows, about = results.write(path)
     typer.echo("")
-    table1_table(RELATIONS, stages.scores.result, stages.scores.free, stages.scores.notes)
-    precision = ", ".join(f"{name} {value:.2f}" for name, value in stages.precision.items())
+    table1_table(RELATIONS, scores.result, scores.free, scores.notes)
+    precision = ", ".join(f"{name} {value:.2f}" for name, value in results.about["held_out"].items())
     typer.echo(f"detector on held-out scenes: {precision}")
     typer.echo(f"rows: {rows}; configs and versions: {about}; pictures: {pictures[0]}")
     typer.echo(f"{time.monotonic() - start:,.0f} seconds. Next: polyadic predict {out / RELATIONS} YOUR_PICTURES")
@@ -202,20 +226,16 @@ def _boxes_table(
 ) -> None:
     from polyadic.cli.tables import boxes_tables
     from polyadic.config import PRESETS
-    from polyadic.experiments.results import check_target
     from polyadic.experiments.table1 import boxes_table
 
-    start, path = time.monotonic(), (csv or out / "table1.csv").expanduser()
     root = str(Path(changes["data.root"]).expanduser().resolve())
     config = PRESETS["vrd-boxes"].change(**{**changes, "data.root": root})
-    check_target(path)
-    with long_job():
-        table = boxes_table(config, proposals, out, seeds=range(seeds), ingredients=range(ingredients))
-    rows, about = table.write(path)
-    boxes_tables(table)
-    typer.echo(f"rows: {rows}; config and versions: {about}")
-    run = out / "plain-seed-0"
-    typer.echo(f"{time.monotonic() - start:,.0f} seconds. Next: polyadic predict {run} YOUR_PHOTOS --detections FILE")
+    _experiment(
+        csv or out / "table1.csv",
+        lambda: boxes_table(config, proposals, out, seeds=range(seeds), ingredients=range(ingredients)),
+        boxes_tables,
+        more=f". Next: polyadic predict {out / 'plain-seed-0'} YOUR_PHOTOS --detections FILE",
+    )
 
 
 @app.command(
@@ -234,20 +254,16 @@ def vrd_lu_pixels(
 
     Both are trained on the images that have a picture; takes an hour or two on a CPU.
     """
-    from polyadic.cli.tables import print_table
-    from polyadic.experiments.results import check_target
-    from polyadic.experiments.table1 import BOTH, EVIDENCE, vrd_both
+    from polyadic.cli.tables import by_task
+    from polyadic.experiments.table1 import BOTH, EVIDENCE, FIXED, headline, vrd_both
 
-    boxes, path = proposals or data / "lu2016" / "objectDetRCNN.mat", (csv or out / "table1.csv").expanduser()
-    check_target(path, {(what, None, seed) for what in (EVIDENCE, BOTH) for seed in range(seeds)})
-    with long_job():
-        table = vrd_both(data, weights, boxes, out=out, seeds=range(seeds))
-    rows, about = table.write(path)
-    lines = [
-        (f"{row.what}, seed {row.seed}", f"{row.task} k = {row.k} R@{row.N}", f"{row.recall:.2f}") for row in table.rows
-    ]
-    print_table(["", "", "recall"], lines)
-    typer.echo(f"rows: {rows}; configs and versions: {about}")
+    boxes = proposals or data / "lu2016" / "objectDetRCNN.mat"
+    _experiment(
+        csv or out / "table1.csv",
+        lambda: vrd_both(data, weights, boxes, out=out, seeds=range(seeds)),
+        lambda rows: by_task(headline(rows), FIXED),
+        planned={(what, None, seed) for what in (EVIDENCE, BOTH) for seed in range(seeds)},
+    )
 
 
 @app.command(
@@ -267,17 +283,18 @@ def vrd_ablation_command(
     Our variant is listed apart from the paper's recipe; takes hours on a CPU.
     """
     from polyadic.cli.tables import ablation_table
-    from polyadic.experiments.results import check_target
+    from polyadic.config import PRESETS
     from polyadic.experiments.table4 import PHRASES, PREDICATES, RANKS, vrd_ablation, vrd_planned
 
-    start, path = time.monotonic(), (csv or out / "table4.csv").expanduser()
-    check_target(path, vrd_planned(ranks or RANKS, range(seeds)))
-    with long_job():
-        ablation = vrd_ablation(data, weights, out, seeds=seeds, ranks=ranks or RANKS)
-    rows, about = ablation.write(path)
-    for task in (PHRASES, PREDICATES):
-        ablation_table(ablation, task)
-    typer.echo(f"rows: {rows}; configs and versions: {about}; {time.monotonic() - start:,.0f} seconds")
+    ranks, exponent = ranks or list(RANKS), PRESETS["vrd-pixels"].ranking.prior
+
+    def show(rows: Sequence[Row]) -> None:
+        for task in (PHRASES, PREDICATES):
+            ablation_table(rows, task, exponent=exponent)
+
+    planned = vrd_planned(ranks, range(seeds))
+    work = partial(vrd_ablation, data, weights, out, seeds=seeds, ranks=ranks)
+    _experiment(csv or out / "table4.csv", work, show, planned=planned)
 
 
 @app.command(

@@ -16,9 +16,7 @@ from polyadic.evaluation.misses import OUTCOMES, Misses
 from polyadic.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:  # these load torch
-    from polyadic.experiments.results import Cell, TableLine
-    from polyadic.experiments.table1 import BoxesTable
-    from polyadic.experiments.table4 import Ablation
+    from polyadic.experiments.results import Cell, Column, Row, TableLine
 
 FEW = 5  # examples of each kind of problem
 
@@ -134,70 +132,72 @@ def outcome_table(misses: Misses | None) -> None:
         print_table(["", *OUTCOMES], rows, title=title)
 
 
-def ablation_table(ablation: Ablation, task: str = "phrase-classification") -> None:
+def ablation_table(rows: Sequence[Row], task: str = "phrase-classification", *, exponent: float) -> None:
     """Print the paper's Table 4: recalls in percent, mean and deviation over seeds, the paper's below them."""
     from polyadic.experiments.table4 import COLUMNS, table4
 
-    first = next(row for row in ablation.rows if task in row.protocol)
+    first = next(row for row in rows if row.task == task)
     name = f"{first.dataset} test, {first.protocol.partition(',')[0]}"
-    _console().print(f"{name}, recall in percent, {_seeds(ablation.seeds)}", style="bold")
-    rows = []
-    for line in table4(ablation, task):
-        rows.append([line.label, *map(mean, line.cells), "" if line.loss is None else mean(line.loss)])
-        if line.paper is not None:
-            rows.append(["  the paper", *map(percent, line.paper)])
-    header = ["", *(f"{'free k' if k == 'free' else f'k = {k}'} R@{n}" for k, n in COLUMNS), "held-out loss"]
-    print_table(header, rows)
+    _console().print(f"{name}, recall in percent, {_seeds(rows)}", style="bold")
+    _lines_table("", table4(rows, task, exponent=exponent), [(task, k, n) for k, n in COLUMNS], losses=True)
 
 
 def table1_table(name: str, result: Comparison, free: Mapping[Protocol, int | None], notes: Sequence[str]) -> None:
     """Print the paper's Table 1: recalls in percent."""
-    from polyadic.experiments.table1 import COLUMNS, table1
+    from polyadic.experiments.results import comparison_rows
+    from polyadic.experiments.table1 import COLUMNS, headline
 
     console = _console()
     protocol = next(recall.protocol for _, recall in result.rows)
     console.print(f"{name} on {result.dataset} {result.split}, {protocol.name}, recall in percent", style="bold")
-    _by_task(table1(result, free), COLUMNS)
+    by_task(headline(comparison_rows(result, free), result.dataset, columns=COLUMNS), COLUMNS)
     for note in dict.fromkeys([*notes, *result.notes]):
         console.print(note)
 
 
-def boxes_tables(table: BoxesTable) -> None:
+def boxes_tables(rows: Sequence[Row]) -> None:
     """Print Table 1 on given proposals, the effect of each ingredient, and the outcomes of the ground truths."""
     from polyadic.experiments.table1 import FIXED, headline, ingredients, shares
 
-    console, rows = _console(), table.rows
-    console.print(f"{table.dataset} test, lu2016, recall in percent, {_seeds(table.seeds)}", style="bold")
-    _by_task(headline(rows, table.dataset), FIXED)
-    _by_task(headline(rows, table.dataset, subset="zero-shot"), FIXED, "zero-shot, ")
-    _by_task(headline(rows, table.dataset, metric="mean_recall"), FIXED, "mean recall, ")
+    console, dataset = _console(), rows[0].dataset
+    console.print(f"{dataset} test, lu2016, recall in percent, {_seeds(rows)}", style="bold")
+    by_task(headline(rows, dataset), FIXED)
+    by_task(headline(rows, subset="zero-shot"), FIXED, "zero-shot, ")
+    by_task(headline(rows, metric="mean_recall"), FIXED, "mean recall, ")
     for split in ("validation", "test"):
-        lines = ingredients(rows, split)
-        if lines:
-            _by_task(lines, FIXED, f"ingredients, {split}, ", losses=split == "validation")
+        if lines := ingredients(rows, split):
+            by_task(lines, FIXED, f"ingredients, {split}, ", losses=split == "validation")
     for fit in dict.fromkeys(row.fit for row in rows if row.outcome):
         words = ", ".join(f"{outcome} {mean(cell)}" for outcome, cell in shares(rows, fit, 10, 100).items())
         console.print(f"outcomes of the ground truths, {fit}, k = 10, top 100, in percent: {words}")
 
 
-def _by_task(
-    lines: Sequence[TableLine], columns: Sequence[tuple[str, str, int]], title: str = "", *, losses: bool = False
-) -> None:
+def by_task(lines: Sequence[TableLine], columns: Sequence[Column], title: str = "", *, losses: bool = False) -> None:
     """Print one table per task: both side by side are too wide."""
     for task in dict.fromkeys(task for task, _, _ in columns):
         places = [at for at, column in enumerate(columns) if column[0] == task]
-        header = [f"{title}{task} detection"]
-        header += [f"{'free k' if k == 'free' else f'k = {k}'} R@{top}" for _, k, top in (columns[at] for at in places)]
-        rows = [[line.label, *(mean(line.cells[at]) for at in places)] for line in lines]
-        if losses:
-            header.append("held-out loss")
-            rows = [[*row, "" if line.loss is None else mean(line.loss)] for row, line in zip(rows, lines, strict=True)]
-        print_table(header, rows, first_width=28)
+        some = [replace(line, cells=tuple(line.cells[at] for at in places)) for line in lines]
+        _lines_table(f"{title}{task} detection", some, [columns[at] for at in places], losses=losses, width=28)
         _console().print("")
 
 
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
+def _lines_table(
+    title: str, lines: Sequence[TableLine], columns: Sequence[Column], *, losses: bool, width: int | None = None
+) -> None:
+    header = [title, *(f"{'free k' if k == 'free' else f'k = {k}'} R@{top}" for _, k, top in columns)]
+    header += ["held-out loss"] * losses
+    rows = []
+    for line in lines:
+        loss = ["" if line.loss is None else mean(line.loss)] * losses
+        rows.append([line.label, *map(mean, line.cells), *loss])
+        if line.paper is not None:
+            rows.append(["  the paper", *map(percent, line.paper)])
+    print_table(header, rows, first_width=width)
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    n = len({row.seed for row in rows} - {None})
+    return f"{n} seed{'s' if n > 1 else ''}"
 
 
 def mean(cell: Cell) -> str:

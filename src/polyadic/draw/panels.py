@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from PIL import Image as Pillow
 from PIL.Image import Image
 
-from polyadic.draw.arrows import (
-    Words,
+from polyadic.draw.layout import (
+    Label,
+    Rect,
+    Size,
     anchor_points,
+    arrange,
     arrow_curves,
-    arrow_shapes,
+    arrow_labels,
     bow,
-    fit_words,
+    box_label,
+    graph_layout,
     keep_free,
-    leaders,
     loop,
     part,
+    place_labels,
 )
-from polyadic.draw.layout import Label, Rect, Size, arrange, arrow_labels, box_label, graph_layout, place_labels
 from polyadic.draw.shapes import (
     ARROW,
     FAINT,
@@ -36,8 +40,12 @@ from polyadic.draw.shapes import (
     PhotoShape,
     Rectangle,
     Shape,
+    Words,
+    arrow_shapes,
     colours_of,
     fit_text,
+    fit_words,
+    leaders,
     line_height,
     load_font,
     text_in_row,
@@ -67,8 +75,7 @@ class Drawn:
         return self.subject, self.object
 
 
-@dataclass(frozen=True)
-class Bundle:
+class Bundle(NamedTuple):
     """All relations of one pair, subject first: one arrow, with a line of text for each predicate."""
 
     pair: tuple[int, int]
@@ -250,57 +257,49 @@ FACTORS = (1.15, 1.0, 0.9, 0.8)  # of the usual distance, the first that fits
 GROWTH = 1.2  # factor of the height, until every label has a place
 
 
-@dataclass(frozen=True)
-class Graph:
-    """A graph to draw; `edges` are (subject node, object node)."""
-
-    nodes: tuple[Words, ...]
-    edges: tuple[tuple[int, int], ...]
-    predicates: tuple[Words, ...]  # of each edge
-    colours: tuple[Colour, ...]  # of each edge
-
-
 def graph_panel(canvas: Canvas, relations: Sequence[Drawn], room: Size) -> Drawing:
     """Draw the scene graph as wide as the room, and higher where it needs that. An edge with a hit is green."""
     shown, bundles = boxes_of(relations), bundle(relations)
     if not shown:
         return Drawing(room, ())
     most = 0.3 * room[0]
-    graph = Graph(
-        tuple(fit_words([(canvas.names[i], canvas.colours[i])], canvas.font_size, most) for i in shown),
-        tuple((shown.index(group.pair[0]), shown.index(group.pair[1])) for group in bundles),
-        tuple(fit_words(group.lines, canvas.font_size, most) for group in bundles),
-        tuple(group.colour for group in bundles),
-    )
-    sizes = np.array([node.size for node in graph.nodes]) + 2 * GAP
-    parts = graph_layout((canvas.boxes[shown, :2] + canvas.boxes[shown, 2:]) / 2, graph.edges)
+    nodes = [fit_words([(canvas.names[i], canvas.colours[i])], canvas.font_size, most) for i in shown]
+    edges = [
+        Bundle((shown.index(s), shown.index(o)), fit_words(lines, canvas.font_size, most).lines, colour)
+        for (s, o), lines, colour in bundles
+    ]
+    sizes = np.array([node.size for node in nodes]) + 2 * GAP
+    parts = graph_layout((canvas.boxes[shown, :2] + canvas.boxes[shown, 2:]) / 2, [edge.pair for edge in edges])
     tried = [arrange(parts, sizes, room[0], factor) for factor in FACTORS]
     centres, height = next((attempt for attempt in tried if attempt[1] <= room[1]), tried[-1])
     height = max(height, room[1])
-    while not (drawing := _draw_graph(graph, centres, (room[0], height))):
+    while not (drawing := _draw_graph(nodes, edges, centres, (room[0], height))):
         height = round(height * GROWTH)
     return drawing
 
 
-def _draw_graph(graph: Graph, centres: Float[np.ndarray, "N 2"], room: Size) -> Drawing | None:
+def _draw_graph(
+    nodes: Sequence[Words], edges: Sequence[Bundle], centres: Float[np.ndarray, "N 2"], room: Size
+) -> Drawing | None:
     """Draw nodes, edges and labels, or return None where there is not enough room."""
     wanted = []
-    for node, centre in zip(graph.nodes, centres, strict=True):
+    for node, centre in zip(nodes, centres, strict=True):
         w, h = node.size[0] + 2 * GAP, node.size[1] + 2 * GAP
         corner = round(float(centre[0]) - w / 2), round(float(centre[1]) - h / 2)
         wanted.append(Label((w, h), (corner,), corner))
     rects = [(r[0] + GAP, r[1] + GAP, r[2] - GAP, r[3] - GAP) for r in place_labels(wanted, room) if r]
     if len(rects) < len(wanted):
         return None
-    curves = _curves(graph.edges, rects, room)
-    sizes = [text.size for text in graph.predicates]
+    curves = _curves([edge.pair for edge in edges], rects, room)
+    texts = [Words(edge.lines, nodes[0].font_size) for edge in edges]
+    sizes = [text.size for text in texts]
     labels = arrow_labels(sizes, curves)
     places = place_labels(labels, room, [*rects, *keep_free(curves, sizes, THICK)])
-    lines, heads = arrow_shapes(curves, graph.colours, THICK)
-    shapes: list[Shape] = [*leaders(labels, graph.predicates, places, on_photo=False), *lines, *heads]
-    for node, rect in zip(graph.nodes, rects, strict=True):
+    lines, heads = arrow_shapes(curves, [edge.colour for edge in edges], THICK)
+    shapes: list[Shape] = [*leaders(labels, texts, places, on_photo=False), *lines, *heads]
+    for node, rect in zip(nodes, rects, strict=True):
         shapes += node.shapes(rect, "node")
-    for text, place in zip(graph.predicates, places, strict=True):
+    for text, place in zip(texts, places, strict=True):
         if place is None:
             return None
         shapes += text.shapes(place, "label")

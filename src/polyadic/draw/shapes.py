@@ -1,4 +1,4 @@
-"""A drawing as a value: shapes in the order of painting, which PNG and SVG both show."""
+"""A drawing as a value: shapes in the order of painting, which PNG and SVG both show; arrows and labels as shapes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
+import numpy as np
+from jaxtyping import Float
 from PIL import ImageFont
 from PIL.Image import Image
+
+from polyadic.draw.layout import Label, Rect, Size, head_of
 
 LONGEST = 200  # characters: more than fits in any picture
 UNWRITABLE = re.compile("[^ -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML, or anywhere
@@ -162,31 +166,96 @@ LIGHTNESS = (0.5, 0.33, 0.72)
 CODES = len(HUES) * len(LIGHTNESS)
 
 
-def colour_of(name: str) -> Colour:
-    """Return the colour of a class, the same in every picture and every run; never the green of hits."""
-    return _colour(_code(name))
-
-
 def colours_of(names: Iterable[str]) -> dict[str, Colour]:
-    """Return distinct colours for the classes of one picture, while there are enough.
+    """Return distinct colours for the classes of one picture, while there are enough; never the green of hits.
 
-    Where two classes would have the same colour, the later in the alphabet takes the next free one.
+    A class has the same colour in every picture; where two would share one, the later in the alphabet takes the next.
     """
-    taken: dict[int, str] = {}
-    colours = {}
+    taken: dict[str, int] = {}
     for name in sorted(set(names)):
-        wanted = [(_code(name) + step) % CODES for step in range(CODES)]
-        code = next((code for code in wanted if code not in taken), wanted[0])
-        taken[code] = name
-        colours[name] = _colour(code)
-    return colours
-
-
-def _code(name: str) -> int:
-    return zlib.crc32(name.encode("utf-8", "replace")) % CODES
+        first = zlib.crc32(name.encode("utf-8", "replace"))
+        wanted = [(first + step) % CODES for step in range(CODES)]
+        taken[name] = next((code for code in wanted if code not in taken.values()), wanted[0])
+    return {name: _colour(code) for name, code in taken.items()}
 
 
 def _colour(code: int) -> Colour:
     lightness, hue = (table[at] for table, at in zip((LIGHTNESS, HUES), divmod(code, len(HUES)), strict=True))
     red, green, blue = (round(255 * value) for value in colorsys.hls_to_rgb(hue / 360, lightness, 0.8))
     return red, green, blue
+
+
+def arrow_shapes(
+    curves: Sequence[Float[np.ndarray, "_ 2"]], colours: Sequence[Colour], thick: float
+) -> tuple[list[Shape], list[Shape]]:
+    """Return the lines, the best on top, and the heads, which go above all lines; both have a white rim."""
+    lines: list[Shape] = []
+    heads: list[Shape] = []
+    for curve, colour in reversed(list(zip(curves, colours, strict=True))):
+        before, head = head_of(curve, thick)
+        line = np.concatenate([curve[:before], (head[1:2] + head[2:]) / 2])
+        middle = head.mean(0)
+        rim = middle + (head - middle) * (1 + 0.7 / thick)
+        lines += rimmed(_points(line), "arrow", colour, thick)
+        heads += [Polygon(_points(rim), "rim", PAPER), Polygon(_points(head), "head", colour)]
+    return lines, heads
+
+
+def _points(array: Float[np.ndarray, "_ 2"]) -> tuple[Point, ...]:
+    return tuple((float(x), float(y)) for x, y in array)
+
+
+PAD = 4  # px left and right of the text
+
+
+@dataclass(frozen=True)
+class Words:
+    """The name of a box, or the predicates of an arrow, one below the other."""
+
+    lines: tuple[tuple[str, Colour], ...]
+    font_size: int
+
+    @property
+    def size(self) -> Size:
+        font = load_font(self.font_size)
+        widths = [round(font.getlength(text)) + _mark(fill, self.font_size) for text, fill in self.lines]
+        return max(widths) + 2 * PAD, len(self.lines) * line_height(font)
+
+    def shapes(self, place: Rect, kind: str) -> list[Shape]:
+        left, top, right, _ = place
+        row = line_height(load_font(self.font_size))
+        painted: list[Shape] = []
+        for i, (text, fill) in enumerate(self.lines):
+            y = top + i * row
+            painted.append(Rectangle(((left, y), (right, y + row)), kind, fill))
+            mark = _mark(fill, self.font_size)
+            corner, ink = (left + PAD + mark, y), on_colour(fill)
+            painted.append(text_in_row(text, corner, row=row, size=self.font_size, colour=ink, kind=kind))
+            painted += [tick(left + PAD, y + row / 2, mark - PAD)] if mark else []
+        return painted
+
+
+def fit_words(lines: Sequence[tuple[str, Colour]], font_size: int, room: float) -> Words:
+    """Truncate each line to `room` pixels."""
+    font = load_font(font_size)
+    fitted = ((fit_text(text, font, room - 2 * PAD - _mark(fill, font_size)), fill) for text, fill in lines)
+    return Words(tuple(fitted), font_size)
+
+
+def _mark(fill: Colour, font_size: int) -> int:
+    """Return the width of the tick before the text of a hit."""
+    return round(0.7 * font_size) + PAD if fill == HIT else 0
+
+
+def leaders(
+    labels: Sequence[Label], texts: Sequence[Words], places: Sequence[Rect | None], on_photo: bool
+) -> list[Shape]:
+    """Connect labels to what they belong to; on a photo in their colour with a dark rim."""
+    painted: list[Shape] = []
+    for label, text, place in zip(labels, texts, places, strict=True):
+        line = label.leader(place) if place else None
+        if line and on_photo:
+            painted += rimmed(line, "leader", text.lines[0][1], 1, rim=INK)
+        elif line:
+            painted.append(Polyline(line, "leader", FAINT, 1))
+    return painted

@@ -7,7 +7,7 @@ the exact probabilities, which only generated scenes have, is listed beside the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from polyadic.config.schema import Config
 from polyadic.datasets.toy.annotator import selected, truth
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import Protocol, get_protocol
-from polyadic.experiments.results import FREE, Row, RunScores, comparison_rows, recall_row, write_results
+from polyadic.experiments.results import FREE, Results, Row, RunScores, comparison_rows, recall_row
 from polyadic.experiments.runs import (
     OpenRun,
     best_of,
@@ -28,7 +28,7 @@ from polyadic.experiments.runs import (
     train_run,
 )
 from polyadic.experiments.table1 import KS, TASKS
-from polyadic.experiments.table4 import TOPS, Ablation, ablate
+from polyadic.experiments.table4 import TOPS, ablate
 from polyadic.progress import say
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
@@ -40,11 +40,10 @@ TRUTH = "the exact truth"
 DETECTOR, RELATIONS = "detector", "relations"  # folders of both stages
 
 
-def demo(out: Path) -> Ablation:
+def demo(out: Path) -> Results:
     """Train and score with one seed; existing runs are reused."""
-    ablation = ablate(PRESETS["toy"], out, RANKS, seeds=1)
-    rows = truth_rows(load_split(PRESETS["toy"], "test").scenes)
-    return replace(ablation, rows=(*ablation.rows, *rows))
+    results = ablate(PRESETS["toy"], out, RANKS, seeds=1)
+    return replace(results, rows=(*results.rows, *truth_rows(load_split(PRESETS["toy"], "test").scenes)))
 
 
 def truth_rows(scenes: Sequence[Scene]) -> list[Row]:
@@ -77,40 +76,26 @@ def best_triplets(
     return Relations(scene.name, scene.boxes, pairs[order // kept], triplets, values[order])
 
 
-@dataclass(frozen=True, eq=False)
-class TwoStages:
-    """A detector and a relation model on its boxes, scored in the columns of the paper's Table 1."""
-
-    run: OpenRun
-    scores: RunScores
-    precision: dict[str, float]  # of the detector, on held-out scenes
-
-    def write(self, path: Path) -> tuple[Path, Path]:
-        """Write the rows and, in a JSON file, both configs, the detector's precision and the chosen k."""
-        seed = self.run.config.seed
-        about = {
-            "detector": DETECTOR_PRESETS["toy"].change(seed=seed).to_json(),
-            "relations": relation_config(Path(DETECTOR), seed).to_json(),
-            "held_out": self.precision,
-            "free_k": {protocol.task: k for protocol, k in self.scores.free.items()},
-            "seed": seed,
-        }
-        return write_results(path, comparison_rows(self.scores.result), about)
-
-
-def two_stages(out: Path, seed: int = 0) -> TwoStages:
-    """Train both stages on generated scenes and score them; existing runs are reused."""
+def two_stages(out: Path, seed: int = 0) -> tuple[OpenRun, RunScores, Results]:
+    """Train a detector and a relation model on its boxes, and score them as in Table 1; existing runs are reused."""
     out = out.expanduser().resolve()
     detector, relations = out / DETECTOR, out / RELATIONS
     begun = check_run_folder(detector)
     say(DETECTOR)
-    train_detector(DETECTOR_PRESETS["toy"].change(seed=seed), detector, resume=begun)
+    detector_config = DETECTOR_PRESETS["toy"].change(seed=seed)
+    train_detector(detector_config, detector, resume=begun)
     train_run(relation_config(detector, seed), relations)
     run = open_run(relations)
     protocols = [get_protocol("lu2016").change(task=task, k=None, k_unit="triplet", tops=TOPS) for task in TASKS]
     scores = evaluate_run(run, protocols, (*KS, FREE))
-    precision = {name: float(value) for name, value in best_of(detector)["held_out"].items()}
-    return TwoStages(run, scores, precision)
+    about = {
+        "detector": detector_config.to_json(),
+        "relations": relation_config(Path(DETECTOR), seed).to_json(),
+        "held_out": {name: float(value) for name, value in best_of(detector)["held_out"].items()},
+        "free_k": {protocol.task: k for protocol, k in scores.free.items()},
+        "seed": seed,
+    }
+    return run, scores, Results(tuple(comparison_rows(scores.result)), about)
 
 
 def relation_config(detector: Path, seed: int = 0) -> Config:

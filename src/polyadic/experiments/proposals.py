@@ -5,12 +5,8 @@ While it runs, finished parts are stored in a folder beside the file, so that an
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 
 import torch
@@ -21,18 +17,16 @@ from polyadic.evaluation.average_precision import average_precision
 from polyadic.evaluation.baselines import Ceiling
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.runs import change_data
-from polyadic.files import WEIGHTS, find_model, write_text
+from polyadic.files import find_model
 from polyadic.io.records import read_detections, write_detections
 from polyadic.model.storage import pick_device
-from polyadic.progress import Interrupted
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.detector import detector_run_config
 from polyadic.training.examples import load_split
-from polyadic.training.proposals import detect_scenes
+from polyadic.training.proposals import detect_stored, fingerprint, parts_folder
 
-PART = 200  # images per part
 MOST = 5000  # images used for mAP: more change it little and take much memory
 
 
@@ -65,19 +59,21 @@ def detect_split(
     _check_out(out, parts, resume, overwrite)
     config, folder = _open_detector(Path(run).expanduser(), dataset, root)
     data = load_split(config, split, config.data.pictures)
-    about = {"detector": _digest(folder / WEIGHTS), "dataset": data.name, "split": split, "images": str(len(data))}
     if overwrite or not out.exists():
         device = pick_device("cpu" if config.device == "cpu" else "auto")  # the run may be from another machine
         detector = Detector.load(folder, device, data.vocabulary)
         if config.threads:
             torch.set_num_threads(config.threads)
-        if overwrite and parts.exists():
-            shutil.rmtree(parts)
-        done = _begin(parts, about, data)
-        detected = detect_scenes(detector, data.scenes[done:], batch, config.workers)
-        _store(parts, (detections for _, detections in detected), data)
-        whole = chain.from_iterable(read_detections(part, data.vocabulary) for part in _stored(parts))
-        write_detections(out, whole, data.vocabulary, overwrite=overwrite, **about)
+        if overwrite:
+            shutil.rmtree(parts, ignore_errors=True)
+        stored = parts_folder(parts, detector, data.scenes)
+        if parts.exists() and not stored.exists():
+            raise PolyadicError(
+                f"{parts} was started with another detector or split: continue with the same one, or use --overwrite"
+            )
+        boxes = detect_stored(detector, data.scenes, stored, batch=batch, workers=config.workers)
+        about = {"detector": fingerprint(detector), "dataset": data.name, "split": split, "images": str(len(data))}
+        write_detections(out, boxes, data.vocabulary, overwrite=overwrite, **about)
         shutil.rmtree(parts)
     return _measure(out, data)
 
@@ -102,46 +98,6 @@ def _open_detector(run: Path, dataset: str | None, root: str | Path | None) -> t
     return change_data(config, dataset, root), folder
 
 
-def _begin(parts: Path, about: dict[str, str], data: Dataset) -> int:
-    """Prepare the folder of parts; return how many images are in it already."""
-    record = parts / "about.json"
-    if not record.exists():
-        parts.mkdir(exist_ok=True)
-        write_text(record, json.dumps(about))
-    before = json.loads(record.read_text(encoding="utf-8"))
-    for key, value in about.items():
-        if before.get(key) != value:
-            raise PolyadicError(
-                f"{parts} was started with another {key}: continue with the same one, or use --overwrite"
-            )
-    return sum(len(list(read_detections(part, data.vocabulary))) for part in _stored(parts))
-
-
-def _stored(parts: Path) -> list[Path]:
-    return sorted(parts.glob("*.safetensors"))
-
-
-def _store(parts: Path, detected: Iterator[Detections], data: Dataset) -> None:
-    """Write in parts; an interruption keeps what has been detected."""
-    number = len(_stored(parts))
-    while True:
-        some: list[Detections] = []
-        try:
-            some.extend(islice(detected, PART))
-        except (Interrupted, PolyadicError):
-            _write(parts, number, some, data)
-            raise
-        if not some:
-            return
-        _write(parts, number, some, data)
-        number += 1
-
-
-def _write(parts: Path, number: int, some: Sequence[Detections], data: Dataset) -> None:
-    if some:
-        write_detections(parts / f"{number:06}.safetensors", some, data.vocabulary)
-
-
 def _measure(out: Path, data: Dataset) -> Proposals:
     """Measure precision and ceilings of a file of proposals."""
     protocol = get_protocol("lu2016").change(task="relationship")
@@ -161,8 +117,3 @@ def _measure(out: Path, data: Dataset) -> Proposals:
             counted.append((scene, detections))
     precision = average_precision(counted, len(data.vocabulary.objects))
     return Proposals(out, len(counts), sum(counts), precision, *(ceiling.result() for ceiling in ceilings))
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

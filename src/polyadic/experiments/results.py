@@ -1,4 +1,4 @@
-"""Rows of measured numbers: one type and one CSV format for all experiments, and means over seeds."""
+"""One results table for all experiments: rows of measured numbers, their CSV file, and means over seeds."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import polyadic
 from polyadic.config.schema import Config
 from polyadic.evaluation.compare import Comparison
 from polyadic.evaluation.protocol import Protocol, Recall
 from polyadic.files import hide_paths, versions, write_text
+from polyadic.model.relation_model import RelationModel
+from polyadic.structures.detections import Detections
+from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training.region_cache import digest
 
 FREE: Literal["free"] = "free"  # k chosen on the validation split
+Column = tuple[str, str, int]  # of a table: task, k and N
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +55,9 @@ class Row:
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> Row:
-        """Parse CSV or JSON values; missing columns are empty."""
-        return cls(**{name: _PARSERS[name](value) for name, value in record.items()})
+        """Parse CSV or JSON values; missing columns are empty. In old files only the protocol has the task."""
+        row = cls(**{name: _PARSERS[name](value) for name, value in record.items()})
+        return row if row.task else replace(row, task=row.protocol.partition(",")[0].rpartition(" ")[2])
 
 
 def _number(kind: type[int] | type[float]) -> Callable[[Any], int | float | None]:
@@ -59,7 +66,7 @@ def _number(kind: type[int] | type[float]) -> Callable[[Any], int | float | None
 
 _INTEGERS = {"rank", "seed", "used", "N", "ground_truths"}
 _REALS = {"recall", "mean_recall", "share", "loss", "seconds"}
-COLUMNS = tuple(field.name for field in fields(Row))
+COLUMNS = tuple(column.name for column in fields(Row))
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     name: _number(int) if name in _INTEGERS else _number(float) if name in _REALS else str for name in COLUMNS
 }
@@ -76,10 +83,12 @@ def ceiling_row(what: str, protocol: Protocol, value: float, **more: Any) -> Row
     return Row(what=what, **{**_protocol_fields(protocol), "k": "any", "recall": value, **more})
 
 
-def comparison_rows(result: Comparison) -> list[Row]:
-    """List the rows of all recalls and ceilings."""
+def comparison_rows(result: Comparison, free: Container[Protocol] = ()) -> list[Row]:
+    """List the rows of all recalls and ceilings; those of the protocols in `free` also as free k."""
     where = {"dataset": result.dataset, "split": result.split}
     rows = [recall_row(what, recall, **where) for what, recall in result.rows]
+    chosen = [(what, recall) for what, recall in result.rows if recall.protocol.change(subset="all") in free]
+    rows += [recall_row(what, recall, **where, k=FREE) for what, recall in chosen]
     return rows + [ceiling_row(what, protocol, value, **where) for what, protocol, value in result.ceilings]
 
 
@@ -137,15 +146,6 @@ def check_target(path: Path, planned: Container[tuple[str, int | None, int | Non
             )
 
 
-def write_results(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Write the rows, and a JSON file of the same name with their config and versions."""
-    beside = path.with_suffix(".json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, to_csv(rows))
-    write_text(beside, json.dumps({**about, "versions": versions()}, indent=1) + "\n")
-    return path, beside
-
-
 def config_record(config: Config) -> dict[str, Any]:
     """Export a config without the paths of this machine."""
     record = config.to_json()
@@ -153,8 +153,12 @@ def config_record(config: Config) -> dict[str, Any]:
     return record
 
 
-def cached_rows(path: Path, key: str, measure: Callable[[], list[Row]]) -> list[Row]:
-    """Read cached rows; measure them if the file is absent, damaged or has another key."""
+def cached_rows(path: Path, depends: Iterable[Any], measure: Callable[[], list[Row]]) -> list[Row]:
+    """Read cached rows; measure them if the file is absent, damaged or what they depend on has changed.
+
+    `depends` has models, scenes, detections, text, numbers and arrays.
+    """
+    key = digest(polyadic.__version__, *(part for value in depends for part in _parts(value)))
     with suppress(OSError, ValueError, TypeError, KeyError):
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored["key"] == key:
@@ -164,6 +168,34 @@ def cached_rows(path: Path, key: str, measure: Callable[[], list[Row]]) -> list[
     records = [{name: value for name, value in asdict(row).items() if value not in ("", None)} for row in rows]
     write_text(path, json.dumps({"key": key, "rows": records}, indent=1))
     return rows
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """List what `digest` takes of a value."""
+    if isinstance(value, Scene):
+        yield from (value.name, value.boxes, value.labels, value.relations)
+    elif isinstance(value, Detections):
+        yield from (value.image, repr(value.size), value.boxes, value.labels, value.scores)
+    elif isinstance(value, RelationModel):
+        yield from (repr(value.config.ranking), *(weights.cpu() for weights in value.state_dict().values()))
+    else:
+        yield value
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """All rows of an experiment, and what the file beside them says: configs, seeds and so on."""
+
+    rows: tuple[Row, ...]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, path: Path) -> tuple[Path, Path]:
+        """Write the rows, and a JSON file of the same name with `about` and the versions."""
+        beside = path.with_suffix(".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, to_csv(self.rows))
+        write_text(beside, json.dumps({**self.about, "versions": versions()}, indent=1) + "\n")
+        return path, beside
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +220,15 @@ def cell(values: Iterable[float | None]) -> Cell:
     if not numbers or any(map(math.isnan, numbers)):
         return Cell(math.nan)
     return Cell(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else math.nan)
+
+
+def recall_cells(rows: Iterable[Row], columns: Sequence[Column], metric: str = "recall") -> tuple[Cell, ...]:
+    """Compute the cells of a line of a table; a ceiling holds for any k and N."""
+    rows = list(rows)
+    return tuple(
+        cell(getattr(row, metric) for row in rows if row.task == task and row.k in (k, "any") and row.N in (n, None))
+        for task, k, n in columns
+    )
 
 
 @dataclass(frozen=True)

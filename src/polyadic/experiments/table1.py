@@ -17,31 +17,33 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-import polyadic
 from polyadic.config import PRESETS
 from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
 from polyadic.evaluation import Evaluator
-from polyadic.evaluation.compare import COUNT_TABLE, PREDICTIONS, Comparison, compare
+from polyadic.evaluation.compare import COUNT_TABLE, PREDICTIONS, compare
 from polyadic.evaluation.misses import OUTCOMES, MissCounter
 from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.results import (
     FREE,
     Cell,
+    Column,
+    Results,
     Row,
     TableLine,
     cached_rows,
     ceiling_row,
     cell,
     config_record,
+    recall_cells,
     recall_row,
     select,
-    write_results,
 )
 from polyadic.experiments.runs import (
     evaluate_run,
@@ -59,7 +61,6 @@ from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import BoxSource, Example, load_split, pictures_of
-from polyadic.training.region_cache import digest
 from polyadic.training.stages import annotated_loss, score_scenes
 
 TASKS, KS, TOPS = ("relationship", "phrase"), (1, 10), (50, 100)
@@ -67,7 +68,6 @@ COLUMNS = tuple((task, k, top) for task in TASKS for k in ("1", "10", FREE) for 
 FIXED = tuple(column for column in COLUMNS if column[1] != FREE)
 FULL, MEAN = "full", "mean of the seeds' models"
 EVIDENCE, BOTH = "evidence", "pixels and evidence"
-Fit = Literal["baseline", "plain", "cross-fitted", "held-out"]
 
 # in the order of COLUMNS
 PAPER: dict[str, dict[str, tuple[float, ...]]] = {
@@ -82,30 +82,6 @@ PAPER: dict[str, dict[str, tuple[float, ...]]] = {
         ),
     }
 }
-
-
-def table1(result: Comparison, free: Mapping[Protocol, int | None]) -> list[TableLine]:
-    """List the predictions, the count table, the ceilings of the boxes and, where known, the paper's numbers.
-
-    `free` has, for each task, the protocol with the k that was chosen on the validation split.
-    """
-    chosen: dict[str, int | None] = {protocol.task: k for protocol, k in free.items()}
-    rows = [(what, row) for what, row in result.rows if row.protocol.subset == "all"]
-    lines = []
-    for name in dict.fromkeys(what for what, _ in rows):
-        recalls: dict[tuple[str, int | None, int], float] = {
-            (row.protocol.task, row.protocol.k, row.top): row.recall for what, row in rows if what == name
-        }
-        asked = ((task, chosen.get(task, -1) if k == FREE else int(k), top) for task, k, top in COLUMNS)
-        lines.append(TableLine(name, tuple(Cell(recalls.get(key, math.nan)) for key in asked)))
-    for name in dict.fromkeys(what for what, _, _ in result.ceilings):
-        values: dict[str, float] = {
-            protocol.task: value
-            for what, protocol, value in result.ceilings
-            if what == name and protocol.subset == "all"
-        }
-        lines.append(TableLine(name, tuple(Cell(values.get(task, math.nan)) for task, _, _ in COLUMNS)))
-    return lines + [TableLine(label, tuple(map(Cell, cells))) for label, cells in PAPER.get(result.dataset, {}).items()]
 
 
 @dataclass(frozen=True)
@@ -140,25 +116,9 @@ def variants(config: Config) -> list[Variant]:
     ]
 
 
-@dataclass(frozen=True)
-class BoxesTable:
-    """All rows, with the config and seeds behind them."""
-
-    dataset: str
-    config: Config
-    seeds: tuple[int, ...]
-    rows: tuple[Row, ...]
-    trained: dict[str, float]  # seconds of each run's training steps
-
-    def write(self, path: Path) -> tuple[Path, Path]:
-        """Write the rows and, in a JSON file, the config, the seeds and the training times."""
-        about = {"config": config_record(self.config), "seeds": self.seeds, "dataset": self.dataset}
-        return write_results(path, self.rows, {**about, "training_seconds": self.trained})
-
-
 def boxes_table(
     config: Config, proposals: Path, out: Path, *, seeds: Sequence[int], ingredients: Sequence[int] = ()
-) -> BoxesTable:
+) -> Results:
     """Train and score models of boxes and labels, without pixels, on a detector's proposals of the test images.
 
     Args:
@@ -169,12 +129,16 @@ def boxes_table(
         ingredients: The seeds with which each ingredient is changed in turn; those are many runs.
     """
     experiment = _Experiment(config, proposals.expanduser().resolve(), out.expanduser().resolve(), tuple(seeds))
-    rows = [*experiment.baseline(), *experiment.plain()]
+    rows = [*experiment.baseline(), *experiment.fitted("plain", [("plain", experiment.proposals, experiment.test)])]
     if not config.data.detections:
-        rows += experiment.cross_fitted()
+        halves = [
+            (f"from-half-{1 - half}", experiment.proposals_of(1 - half), experiment.test_half(half)) for half in (0, 1)
+        ]
+        rows += experiment.fitted("cross-fitted", halves)
     if ingredients:
         rows += experiment.held_out(ingredients)
-    return BoxesTable(experiment.test.name, config, experiment.seeds, tuple(rows), experiment.trained)
+    about = {"config": config_record(config), "seeds": experiment.seeds, "dataset": experiment.test.name}
+    return Results(tuple(rows), {**about, "training_seconds": experiment.trained})
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,34 +177,26 @@ class _Experiment:
             if what == COUNT_TABLE:
                 yield recall_row(what, row, **common)
         for what, protocol, value in result.ceilings:
-            for k in KS:
-                for top in TOPS:
-                    yield ceiling_row(what, protocol, value, k=str(k), N=top, mean_recall=math.nan, **common)
+            yield from (
+                ceiling_row(what, protocol, value, k=str(k), N=top, mean_recall=math.nan, **common)
+                for k, top in product(KS, TOPS)
+            )
 
-    def plain(self) -> Iterator[Row]:
-        """Score models trained with noise from all proposals."""
-        config = self._with_noise(self.config.change(**{"validation.images": 0}), self.proposals)
-        models = []
-        for seed in self.seeds:
-            models.append(self._train(config, f"plain-seed-{seed}", seed))
-            yield from self._score(f"plain-seed-{seed}", [_Group(models[-1:], self.test)], "plain", seed=seed)
-        if len(models) > 1:
-            yield from self._score("plain-mean", [_Group(models, self.test)], "plain")
+    def fitted(self, fit: str, parts: Sequence[tuple[str, Path, Dataset]]) -> Iterator[Row]:
+        """Train one model per part and seed, score each part with its models, all counted together, then their means.
 
-    def cross_fitted(self) -> Iterator[Row]:
-        """Score each half of the test images with models whose noise is from the other."""
+        A part has the name of its runs, the proposals that give the noise, and the images to score.
+        """
         config = self.config.change(**{"validation.images": 0})
-        halves = [self._test_half(half) for half in (0, 1)]
-        models: tuple[list[RelationModel], list[RelationModel]] = [], []
+        models: list[list[RelationModel]] = [[] for _ in parts]
         for seed in self.seeds:
-            for half in (0, 1):
-                with_noise = self._with_noise(config, self._proposals_of(half))
-                models[half].append(self._train(with_noise, f"from-half-{half}-seed-{seed}", seed))
-            both = [_Group(models[1 - half][-1:], halves[half]) for half in (0, 1)]
-            yield from self._score(f"cross-fitted-seed-{seed}", both, "cross-fitted", seed=seed)
+            for (name, proposals, _), some in zip(parts, models, strict=True):
+                some.append(self._train(self._with_noise(config, proposals), f"{name}-seed-{seed}", seed))
+            groups = [_Group(some[-1:], data) for (_, _, data), some in zip(parts, models, strict=True)]
+            yield from self._score(f"{fit}-seed-{seed}", groups, fit, seed=seed)
         if len(self.seeds) > 1:
-            averaged = [_Group(models[1 - half], halves[half]) for half in (0, 1)]
-            yield from self._score("cross-fitted-mean", averaged, "cross-fitted")
+            groups = [_Group(some, data) for (_, _, data), some in zip(parts, models, strict=True)]
+            yield from self._score(f"{fit}-mean", groups, fit)
 
     def held_out(self, seeds: Sequence[int]) -> Iterator[Row]:
         """Train each variant without the held-out images; score it on the test images and on those."""
@@ -259,13 +215,15 @@ class _Experiment:
                 for row in scored:
                     yield row if row.loss is None else replace(row, seconds=self.trained[name])
 
-    def _test_half(self, half: int) -> Dataset:
+    def test_half(self, half: int) -> Dataset:
+        """Select the test images of a half."""
         return self.test.keep(lambda scene: half_of(scene.name) == half, self.test.split)
 
     def _with_noise(self, config: Config, proposals: Path) -> Config:
         return config if config.data.detections else config.change(**{"data.simulate": str(proposals)})
 
-    def _proposals_of(self, half: int) -> Path:
+    def proposals_of(self, half: int) -> Path:
+        """Write the proposals of a half of the test images to a file of their own."""
         path = self.out / f"proposals-{half}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         chosen = [detections for name, detections in self.boxes.items() if half_of(name) == half]
@@ -280,7 +238,7 @@ class _Experiment:
         self,
         name: str,
         groups: Sequence[_Group],
-        fit: Fit,
+        fit: str,
         *,
         seed: int | None = None,
         asked: Sequence[Variant] = (Variant(FULL),),
@@ -288,8 +246,11 @@ class _Experiment:
     ) -> list[Row]:
         """Score these models on their images and boxes, cached in a file."""
         source = source or BoxSource(self.boxes)
-        path, key = self.out / "scores" / f"{name}.json", _key(groups, asked, source)
-        return cached_rows(path, key, lambda: score(groups, source, asked, fit=fit, seed=seed, seen=self.seen))
+        parts = [repr(asked), *(source.detections or {}).values()]
+        parts += [part for item in (source.noise.to_arrays() if source.noise else {}).items() for part in item]
+        parts += [part for group in groups for part in (group.data.split, *group.data, *group.models)]
+        path = self.out / "scores" / f"{name}.json"
+        return cached_rows(path, parts, lambda: score(groups, source, asked, fit=fit, seed=seed, seen=self.seen))
 
 
 def score(
@@ -297,7 +258,7 @@ def score(
     source: BoxSource,
     asked: Sequence[Variant] = (Variant(FULL),),
     *,
-    fit: Fit,
+    fit: str,
     seed: int | None,
     seen: Any,
 ) -> list[Row]:
@@ -390,34 +351,24 @@ def half_of(name: str) -> int:
     return hashlib.sha256(name.encode()).digest()[0] % 2
 
 
-def _key(groups: Sequence[_Group], asked: Sequence[Variant], source: BoxSource) -> str:
-    """Hash the models, the images, the boxes and the variants."""
-    parts: list[Any] = [polyadic.__version__, "rows", repr(asked)]
-    for name, detections in sorted((source.detections or {}).items()):
-        parts += [name, repr(detections.size), detections.boxes, detections.labels, detections.scores]
-    for name, array in sorted((source.noise.to_arrays() if source.noise else {}).items()):
-        parts += [name, array]
-    for group in groups:
-        parts.append(group.data.split)
-        parts += [part for scene in group.data for part in (scene.name, scene.boxes, scene.labels, scene.relations)]
-        for model in group.models:
-            parts += [repr(model.config.ranking), *(weights.cpu() for weights in model.state_dict().values())]
-    return digest(*parts)
-
-
-def headline(rows: Iterable[Row], dataset: str, *, subset: str = "all", metric: str = "recall") -> list[TableLine]:
-    """List count table and ceilings, each fit, the averaged models and, for the whole test set, the paper."""
-    tested = [row for row in select(rows, split="test", subset=subset) if row.recall is not None]
+def headline(
+    rows: Iterable[Row],
+    dataset: str = "",
+    *,
+    subset: str = "all",
+    metric: str = "recall",
+    columns: Sequence[Column] = FIXED,
+) -> list[TableLine]:
+    """List baselines and ceilings, each fit and the averaged models; for the whole test set, the dataset's in PAPER."""
+    scored = [row for row in rows if row.recall is not None and row.subset in ("", subset) and row.fit != "held-out"]
     lines = []
-    for fit in ("baseline", "plain", "cross-fitted"):
-        chosen = select(tested, fit=fit)
-        for what in dict.fromkeys(row.what for row in chosen):
-            name = what if fit == "baseline" else fit if what == FULL else f"{fit}, {what}"
-            lines.append(TableLine(name, recall_cells(select(chosen, what=what), metric)))
+    for fit, what in dict.fromkeys((row.fit, row.what) for row in scored):
+        name = what if fit in ("", "baseline") else fit if what == FULL else f"{fit}, {what}"
+        lines.append(TableLine(name, recall_cells(select(scored, fit=fit, what=what), columns, metric)))
     if subset == "all" and metric == "recall":
         for name, numbers in PAPER.get(dataset, {}).items():
             place = dict(zip(COLUMNS, numbers, strict=True))
-            lines.append(TableLine(name, tuple(Cell(place[column]) for column in FIXED)))
+            lines.append(TableLine(name, tuple(Cell(place[column]) for column in columns)))
     return lines
 
 
@@ -429,7 +380,7 @@ def ingredients(rows: Iterable[Row], split: str) -> list[TableLine]:
         what: cell(row.loss for row in select(rows, what=what)) for what in {row.what for row in rows if row.loss}
     }
     return [
-        TableLine(what, recall_cells(select(scored, what=what)), losses.get(what))
+        TableLine(what, recall_cells(select(scored, what=what), FIXED), losses.get(what))
         for what in dict.fromkeys(row.what for row in scored)
     ]
 
@@ -441,25 +392,7 @@ def shares(rows: Iterable[Row], fit: str, k: int, top: int) -> dict[str, Cell]:
     return {outcome: cell(row.share for row in select(chosen, outcome=outcome)) for outcome in outcomes}
 
 
-def recall_cells(rows: Iterable[Row], metric: str = "recall") -> tuple[Cell, ...]:
-    """List recalls in the order of FIXED."""
-    rows = list(rows)
-    return tuple(cell(getattr(row, metric) for row in select(rows, task=task, k=k, N=n)) for task, k, n in FIXED)
-
-
-@dataclass(frozen=True, eq=False)
-class SourcesTable:
-    """Models of evidence alone and of pixels and evidence, from the same images."""
-
-    configs: dict[str, Config]
-    rows: tuple[Row, ...]
-
-    def write(self, path: Path) -> tuple[Path, Path]:
-        configs = {what: config_record(config) for what, config in self.configs.items()}
-        return write_results(path, self.rows, {"configs": configs})
-
-
-def vrd_both(root: Path, weights: Path, proposals: Path, *, out: Path, seeds: Sequence[int]) -> SourcesTable:
+def vrd_both(root: Path, weights: Path, proposals: Path, *, out: Path, seeds: Sequence[int]) -> Results:
     """Train on pixels and detector evidence beside evidence alone, on VRD's images that have a picture.
 
     Some training images may have none, so a model trained on all annotations would not be a fair comparison.
@@ -483,7 +416,7 @@ def vrd_both(root: Path, weights: Path, proposals: Path, *, out: Path, seeds: Se
             for name, row in scores.result.rows:
                 if name == PREDICTIONS and row.protocol.subset == "all":
                     rows.append(recall_row(what, row, seed=seed, seconds=seconds))
-    return SourcesTable(configs, tuple(rows))
+    return Results(tuple(rows), {"configs": {what: config_record(config) for what, config in configs.items()}})
 
 
 def both_configs(root: Path, weights: Path, proposals: Path) -> dict[str, Config]:

@@ -11,22 +11,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import polyadic
 from polyadic.config import PRESETS
 from polyadic.config.schema import Config
 from polyadic.evaluation.compare import COUNT_TABLE, compare
 from polyadic.evaluation.protocol import FREE_K, Protocol, get_protocol
 from polyadic.experiments.results import (
     FREE,
+    Results,
     Row,
     TableLine,
     cached_rows,
     ceiling_row,
     cell,
     config_record,
+    recall_cells,
     recall_row,
     select,
-    write_results,
 )
 from polyadic.experiments.runs import (
     Images,
@@ -40,14 +40,13 @@ from polyadic.experiments.runs import (
     training_seconds,
     validation_scenes,
 )
-from polyadic.files import WEIGHTS
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ScoreTerms
 from polyadic.progress import say
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import load_split, pictures_of
-from polyadic.training.region_cache import digest, fill
+from polyadic.training.region_cache import fill
 
 RANKS = (1, 2, 3, 4, 5)  # paper
 TOPS = (50, 100)
@@ -95,28 +94,6 @@ PAPER: dict[str, dict[str, tuple[float, float, float, float]]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Ablation:
-    """All rows, with the configs, ranks and seeds behind them."""
-
-    configs: dict[str, Config]  # by name; the first is that of the ranks
-    ranks: tuple[int, ...]
-    seeds: tuple[int, ...]
-    rows: tuple[Row, ...]
-
-    @property
-    def config(self) -> Config:
-        return next(iter(self.configs.values()))
-
-    def write(self, path: Path) -> tuple[Path, Path]:
-        """Write the rows and, in a JSON file, the configs, ranks and seeds."""
-        records: dict[str, Any] = {name: config_record(config) for name, config in self.configs.items()}
-        if any(row.what.endswith(ALL) for row in self.rows):
-            records[ALL.removeprefix(", ")] = REFIT
-        about = {"configs": records} if len(records) > 1 else {"config": next(iter(records.values()))}
-        return write_results(path, self.rows, {**about, "ranks": self.ranks, "seeds": self.seeds})
-
-
 def ablate(
     config: Config,
     out: str | Path,
@@ -125,7 +102,7 @@ def ablate(
     seeds: int = 3,
     tasks: Sequence[str] = (PHRASES,),
     refit: Sequence[int] = (),
-) -> Ablation:
+) -> Results:
     """Train and score each rank with each seed, beside the count table and the ceiling.
 
     Args:
@@ -159,7 +136,7 @@ def ablate(
             if rank in refit:
                 folder, changed = folder.with_name(f"{folder.name}-all"), changed.change(**REFIT)
                 rows += scorer.score(train_run(changed, folder), changed, folder, first=scored)
-    return Ablation({MODEL: config}, ranks, numbers, tuple(rows))
+    return Results(tuple(rows), {"config": config_record(config), "ranks": ranks, "seeds": numbers})
 
 
 def _check(config: Config, ranks: Sequence[int], seeds: Sequence[int], refit: Sequence[int]) -> None:
@@ -185,19 +162,6 @@ def _shared_backbone(config: Config, out: Path) -> Config:
     return config.change(**{"backbone.epochs": 0, "pixels.weights": str(folder)})
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """What one recall is measured for."""
-
-    protocol: Protocol  # with its k
-    parts: str
-    k: str  # free or 1
-
-    @property
-    def asked(self) -> tuple[Protocol, ScoreTerms]:
-        return self.protocol, replace(PARTS[self.parts], labels=self.protocol.task == PREDICATES)
-
-
 @dataclass(frozen=True, eq=False)
 class _Scorer:
     """Scores runs on the same images under the same protocols."""
@@ -208,15 +172,29 @@ class _Scorer:
 
     def score(self, model: RelationModel, config: Config, folder: Path, *, first: Sequence[Row] = ()) -> list[Row]:
         """Choose k on the held-out images; for a model trained on them, take it from the rows of the `first` run."""
-        known = self._settings_of(first)
-        more = [f"{setting.protocol.label} {setting.parts}" for setting in known]
-        key = self._key(folder, () if first else self.held_out, *more)
+        names = [name for name, parts in PARTS.items() if _trained(model, parts)]
+        if config.ranking.prior in (0.0, 1.0):
+            names = [name for name in names if name != TEMPERED]
+        known = {(row.task, row.parts): row.used for row in first if row.k == FREE}
 
         def measure() -> list[Row]:
-            settings = known or self._choose(model, config, folder)
-            asked = [setting.asked for setting in settings]
-            tables = recalls_of(model, self._images(model, config, folder, self.test.scenes), asked)
-            what = MODEL + ALL if first else MODEL
+            asked = [
+                (protocol, name, replace(PARTS[name], labels=protocol.task == PREDICATES))
+                for protocol in self.protocols
+                for name in names
+            ]
+            if first:
+                ks = [known[protocol.task, name] for protocol, name, _ in asked]
+            else:
+                images = self._images(model, config, folder, self.held_out)
+                ks = free_ks(model, images, [(protocol, terms) for protocol, _, terms in asked])
+            settings = [
+                (protocol.change(k=used), name, terms, word)
+                for (protocol, name, terms), free in zip(asked, ks, strict=True)
+                for word, used in ((FREE, free), ("1", 1))
+            ]
+            images = self._images(model, config, folder, self.test.scenes)
+            tables = recalls_of(model, images, [(protocol, terms) for protocol, _, terms, _ in settings])
             common: dict[str, Any] = {
                 "dataset": self.test.name,
                 "rank": config.head.rank,
@@ -225,48 +203,19 @@ class _Scorer:
                 "seconds": round(training_seconds(folder), 1),
             }
             return [
-                recall_row(what, row, parts=setting.parts, k=setting.k, **common)
-                for setting, table in zip(settings, tables, strict=True)
+                recall_row(MODEL + ALL if first else MODEL, row, parts=name, k=word, **common)
+                for (_, name, _, word), table in zip(settings, tables, strict=True)
                 for row in table
             ]
 
-        return cached_rows(folder / "scores.json", key, measure)
-
-    def _choose(self, model: RelationModel, config: Config, folder: Path) -> list[_Setting]:
-        names = [name for name, parts in PARTS.items() if _trained(model, parts)]
-        if config.ranking.prior in (0.0, 1.0):
-            names = [name for name in names if name != TEMPERED]
-        settings = [_Setting(protocol, name, FREE) for protocol in self.protocols for name in names]
-        images = self._images(model, config, folder, self.held_out)
-        chosen = free_ks(model, images, [setting.asked for setting in settings])
-        return [
-            _Setting(setting.protocol.change(k=k), setting.parts, word)
-            for setting, free in zip(settings, chosen, strict=True)
-            for word, k in ((FREE, free), ("1", 1))
-        ]
-
-    def _settings_of(self, rows: Sequence[Row]) -> list[_Setting]:
-        """List the settings of measured rows, each once."""
-        settings = (
-            _Setting(protocol.change(k=row.used), row.parts, row.k)
-            for row in rows
-            for protocol in self.protocols
-            if protocol.task in row.protocol
-        )
-        return list(dict.fromkeys(settings))
+        depends = [*(protocol.label for protocol in self.protocols), repr(known), model, *self.test]
+        return cached_rows(folder / "scores.json", [*depends, *(() if first else self.held_out)], measure)
 
     def _images(self, model: RelationModel, config: Config, folder: Path, scenes: Sequence[Scene]) -> Images:
         regions = run_regions(model, config, folder)
         if regions is not None and model.backbone is not None:
             fill(regions, model.backbone, scenes, [scene.boxes for scene in scenes], config.workers)
         return Images(scenes, regions=regions, workers=config.workers)
-
-    def _key(self, folder: Path, held_out: Sequence[Scene], *more: str) -> str:
-        """Hash the model, the images and the protocols."""
-        weights = (folder / "model" / WEIGHTS).stat()
-        images = [part for scene in (*self.test, *held_out) for part in (scene.name, scene.boxes, scene.relations)]
-        labels = [protocol.label for protocol in self.protocols]
-        return digest(polyadic.__version__, weights.st_size, weights.st_mtime_ns, *labels, *images, *more)
 
 
 def _trained(model: RelationModel, parts: ScoreTerms) -> bool:
@@ -292,35 +241,36 @@ def baselines(config: Config, test: Dataset, protocol: Protocol) -> Iterator[Row
         yield ceiling_row(what, base, value, dataset=test.name)
 
 
-def table4(ablation: Ablation, task: str = PHRASES) -> list[TableLine]:
+def table4(rows: Iterable[Row], task: str = PHRASES, *, exponent: float) -> list[TableLine]:
     """List the plain ranks, the first and last with each part added, the same trained on all images, then baselines.
 
-    The paper's numbers are of phrase classification.
+    The paper's numbers are of phrase classification. `exponent` is that of the tempered prior.
     """
-    rows = [row for row in ablation.rows if task in row.protocol]
+    rows = select(rows, task=task)
     paper = PAPER.get(rows[0].dataset, {}) if task == PHRASES else {}
-    named = [(f"Rank-{rank}", rank, "psi_c") for rank in ablation.ranks]
-    for rank in dict.fromkeys((ablation.ranks[0], ablation.ranks[-1])):
+    ranks = list(dict.fromkeys(row.rank for row in select(rows, what=MODEL)))
+    named = [(f"Rank-{rank}", rank, "psi_c") for rank in ranks]
+    for rank in dict.fromkeys((ranks[0], ranks[-1])):
         for parts, words in _ADDED.items():
-            named.append((f"Rank-{rank} {words.format(exponent=ablation.config.ranking.prior)}", rank, parts))
-    lines = []
-    for what in (MODEL, MODEL + ALL):
-        for label, rank, parts in named:
-            chosen = select(rows, what=what, rank=rank, parts=parts)
-            if chosen:  # not every model has every part
-                lines.append(_line(label + what.removeprefix(MODEL), chosen, paper))
+            named.append((f"Rank-{rank} {words.format(exponent=exponent)}", rank, parts))
+    chosen = {
+        label + what.removeprefix(MODEL): select(rows, what=what, rank=rank, parts=parts)
+        for what in (MODEL, MODEL + ALL)
+        for label, rank, parts in named
+    }
     others = dict.fromkeys(row.what for row in rows if not row.what.startswith(MODEL))
-    return lines + [_line(what, select(rows, what=what), paper) for what in others]
+    chosen |= {what: select(rows, what=what) for what in others}
+    columns = [(task, k, n) for k, n in COLUMNS]
+    lines = []
+    for label, some in chosen.items():
+        losses = {row.seed: row.loss for row in some if row.loss is not None}
+        loss = cell(losses.values()) if losses else None
+        if some:  # not every model has every part
+            lines.append(TableLine(label, recall_cells(some, columns), loss, paper.get(label)))
+    return lines
 
 
-def _line(label: str, rows: Iterable[Row], paper: dict[str, tuple[float, float, float, float]]) -> TableLine:
-    rows = list(rows)
-    cells = [cell(row.recall for row in rows if row.k in (k, "any") and row.N in (n, None)) for k, n in COLUMNS]
-    losses = {row.seed: row.loss for row in rows if row.loss is not None}
-    return TableLine(label, tuple(cells), cell(losses.values()) if losses else None, paper.get(label))
-
-
-def vrd_ablation(root: Path, weights: Path, out: Path, *, seeds: int = 3, ranks: Sequence[int] = RANKS) -> Ablation:
+def vrd_ablation(root: Path, weights: Path, out: Path, *, seeds: int = 3, ranks: Sequence[int] = RANKS) -> Results:
     """Pixels with ground-truth boxes on VRD: that half of Table 4 and, apart from it, our model of the same pixels.
 
     The paper's recipe (preset vrd-pixels) varies the rank and adds P(X_sel) and ψ_u. Ours (vrd-pixels-grown) takes
@@ -346,7 +296,9 @@ def vrd_ablation(root: Path, weights: Path, out: Path, *, seeds: int = 3, ranks:
         for row in boxes.rows
         if row.what.startswith(MODEL)
     )
-    return replace(table, configs={"the paper's recipe": recipe, OURS: ours}, rows=(*table.rows, *extra))
+    configs = {"the paper's recipe": config_record(recipe), OURS: config_record(ours), "all images": REFIT}
+    about = {"configs": configs, "ranks": ranks, "seeds": table.about["seeds"]}
+    return Results((*table.rows, *extra), about)
 
 
 def vrd_planned(ranks: Sequence[int], seeds: Iterable[int]) -> set[tuple[str, int | None, int | None]]:

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,7 @@ class _Photos(Dataset[Photo]):
 
 KEPT = "detector"  # in the model's folder
 FOUND = "detected"  # in the run's folder
-IMAGES = 200  # per file: what an interruption may cost
+PART = 200  # images per file: what a crash may cost
 
 
 def fingerprint(detector: Detector) -> str:
@@ -181,29 +182,48 @@ def keep_detector(source: Path, model: Path) -> None:
 
 
 def detected(
-    detector: Detector,
-    scenes: Sequence[Scene],
-    folder: Path | None = None,
-    workers: int = 0,
+    detector: Detector, scenes: Sequence[Scene], folder: Path | None = None, workers: int = 0
 ) -> dict[str, Detections]:
     """Detect the boxes of each scene, by name; `folder` stores them for later runs and after an interruption."""
-    detector_key = fingerprint(detector)
-    detections: dict[str, Detections] = {}
     twice = next((name for name, n in Counter(scene.name for scene in scenes).items() if n > 1), None)
     if twice is not None:
         raise PolyadicError(f"two images are called {twice!r} (in training and validation?): names must be unique")
-    for at in range(0, len(scenes), IMAGES):
-        part = scenes[at : at + IMAGES]
-        text = f"boxes {at + 1:,} to {at + len(part):,} of {len(scenes):,}"
-        key = digest(detector_key, *(f"{scene.name} {scene.frame} {scene.image}" for scene in part))
-        path = None if folder is None else folder / f"{key[:16]}.safetensors"
-        if path is not None and path.is_file():
-            detections |= {image.image: image for image in read_detections(path, detector.vocabulary)}
-            continue
-        batch = max(1, detector.config.training.images)
-        new = [image for _, image in detect_scenes(detector, part, batch, workers, text)]
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_detections(path, new, detector.vocabulary, overwrite=True)
-        detections |= {image.image: image for image in new}
-    return detections
+    batch = max(1, detector.config.training.images)
+    if folder is None:
+        return {scene.name: image for scene, image in detect_scenes(detector, scenes, batch, workers)}
+    parts = parts_folder(folder, detector, scenes)
+    return {image.image: image for image in detect_stored(detector, scenes, parts, batch=batch, workers=workers)}
+
+
+def parts_folder(folder: Path, detector: Detector, scenes: Sequence[Scene]) -> Path:
+    """Name the folder of these boxes by everything that they depend on."""
+    key = digest(fingerprint(detector), *(f"{scene.name} {scene.frame} {scene.image}" for scene in scenes))
+    return folder / key[:16]
+
+
+def detect_stored(
+    detector: Detector, scenes: Sequence[Scene], parts: Path, *, batch: int, workers: int = 0
+) -> Iterator[Detections]:
+    """Detect the boxes of each scene, in order, and store them in parts; those already stored are read.
+
+    An interruption keeps what has been detected.
+    """
+    stored = sorted(parts.glob("*.safetensors"))
+    done = 0
+    for path in stored:
+        for detections in read_detections(path, detector.vocabulary):
+            yield detections
+            done += 1
+    parts.mkdir(parents=True, exist_ok=True)
+    rest = (detections for _, detections in detect_scenes(detector, scenes[done:], batch, workers))
+    for number in count(len(stored)):
+        path = parts / f"{number:06}.safetensors"
+        some: list[Detections] = []
+        try:
+            some.extend(islice(rest, PART))
+        finally:
+            if some:
+                write_detections(path, some, detector.vocabulary, overwrite=True)
+        if not some:
+            return
+        yield from read_detections(path, detector.vocabulary)  # as a resumed run reads them

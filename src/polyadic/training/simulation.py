@@ -22,8 +22,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 
+from polyadic.boxes import box_iou
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
@@ -258,20 +260,13 @@ def _confusion(
     for image in images:
         n = len(image)
         unsure, start = doubt[start : start + n], start + n
-        i, j = np.nonzero(_ious(image.boxes) > _OVERLAP)
+        boxes = torch.from_numpy(image.boxes)
+        i, j = np.nonzero((box_iou(boxes[:, None], boxes) > _OVERLAP).numpy())
         np.add.at(pairs, (image.labels[i], image.labels[j]), (1 - unsure[i]) * unsure[j])
     pairs += _PRIOR_PAIRS * (false + 1) / (false + 1).sum()
     np.fill_diagonal(pairs, 1.0 if C == 1 else 0.0)  # same label: a duplicate; one class has no other
     confusion: np.ndarray = pairs / pairs.sum(1, keepdims=True)
     return confusion
-
-
-def _ious(boxes: Float[np.ndarray, "N 4"]) -> Float[np.ndarray, "N N"]:
-    sides = np.minimum(boxes[:, None, 2:], boxes[:, 2:]) - np.maximum(boxes[:, None, :2], boxes[:, :2])
-    both = np.maximum(sides, 0).prod(-1)
-    area = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
-    ious: np.ndarray = both / np.maximum(area[:, None] + area - both, np.finfo(float).tiny)
-    return ious
 
 
 def _variance_of_right(train: Dataset, recall: Float[np.ndarray, " C"], duplicates: float) -> float:

@@ -328,10 +328,10 @@ def _unpack(archive: Path, file: RemoteFile, root: Path) -> None:
         if missing:
             absent = [group.patterns[0] for group in file.unpack if group in missing]
             raise ArchiveError(f"an archive without {', '.join(absent)}")
-        for place, path in waiting.items():
+        for place, temporary in waiting.items():
             (root / place).parent.mkdir(parents=True, exist_ok=True)
             if not (root / place).exists():
-                os.replace(path, root / place)
+                os.replace(temporary, root / place)
         write_text(_marker(root / file.path), "".join(f"{place}\n" for place in waiting))
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError) as error:
         raise ArchiveError(f"damaged ({str(error) or type(error).__name__:.80})") from error

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -40,6 +41,25 @@ def atomic_write(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside `folder` to fill; it gets its name at the end. Refuse one that holds something."""
+    part = folder.with_name(f".{folder.name}.part")
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise PolyadicError(f"{folder} is not empty, and nothing in it is overwritten; choose another folder")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        yield part
+        if folder.exists():
+            folder.rmdir()
+        part.rename(folder)
+    except OSError as error:
+        raise PolyadicError(f"cannot write to {folder} ({error})") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import vrd_files as files
 from refusals import refused
 from shared_data import shared
 from vg_files import FIELDS, write_vg150, write_vg200
+from vrd_files import HAT, RIDER, relation
 
 from polyadic.datasets import coco, format_of, load_dataset
 from polyadic.datasets.check import convert
@@ -18,35 +20,15 @@ from polyadic.datasets.reading import Report
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
-
-def ends(label: int, *bbox: int) -> dict[str, Any]:
-    return {"category": label, "bbox": list(bbox)}
-
-
 # the same relation twice, a box with two classes, a box related to itself, an image without relations
-VRD: dict[str, Any] = {
-    "b.jpg": [
-        {"subject": ends(1, 0, 10, 5, 20), "predicate": 0, "object": ends(0, 1, 2, 3, 4)},
-        {"subject": ends(0, 0, 10, 5, 20), "predicate": 2, "object": ends(1, 0, 10, 5, 20)},
-        {"subject": ends(1, 0, 10, 5, 20), "predicate": 0, "object": ends(0, 1, 2, 3, 4)},
-        {"subject": ends(0, 1, 2, 3, 4), "predicate": 1, "object": ends(0, 1, 2, 3, 4)},
-    ],
-    "a.jpg": [],
-}
+TWICE = (1, RIDER[1])
+RELATIONS = [relation(RIDER, 0, HAT), relation(TWICE, 1, RIDER), relation(RIDER, 0, HAT), relation(HAT, 1, HAT)]
 
 
 def write_vrd(root: Path) -> Path:
-    root.mkdir(parents=True)
-    files = {
-        "objects.json": ["person", "horse"],
-        "predicates.json": ["ride", "on", "near"],
-        "annotations_train.json": VRD,
-        "annotations_test.json": {"c.jpg": VRD["b.jpg"][2:]},
-        "train_image_metadata.json": {"b.gif": {"width": 30, "height": 20}},
-        "test_image_metadata.json": {},
-    }
-    for name, value in files.items():
-        (root / name).write_text(json.dumps(value))
+    files.write_vrd(root, {"b.jpg": RELATIONS, "a.jpg": []}, {"c.jpg": RELATIONS[2:]}, sizes=False, pictures=False)
+    (root / "train_image_metadata.json").write_text(json.dumps({"b.gif": {"width": 60, "height": 90}}))
+    (root / "test_image_metadata.json").write_text("{}")
     return root
 
 
@@ -60,8 +42,10 @@ def contents(root: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("name", WRITERS)
 def test_converted_scenes_equal_the_original_ones(tmp_path: Path, name: str) -> None:
     old = WRITERS[name](tmp_path / "old")
-    files = convert(name, old, "coco", tmp_path / "coco")
-    assert files == [tmp_path / "coco" / "train.json", tmp_path / "coco" / "test.json"]
+    assert convert(name, old, "coco", tmp_path / "coco") == [
+        tmp_path / "coco" / "train.json",
+        tmp_path / "coco" / "test.json",
+    ]
     for split in ("train", "test"):
         a, b = format_of(name).read(old, split, Report()), load_dataset("coco", tmp_path / "coco", split)
         assert a.vocabulary == b.vocabulary

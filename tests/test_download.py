@@ -32,11 +32,12 @@ from bad_server import (
     serve,
     transfers,
 )
+from refusals import refused
 
 from polyadic.datasets import download as download_module
 from polyadic.datasets.download import Members, RemoteFile
 from polyadic.datasets.fetch import FILES, fetch
-from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.structures.vocabulary import PolyadicWarning
 
 
 def test_a_file_is_downloaded_once_and_a_second_fetch_sends_no_request(server: Server, tmp_path: Path) -> None:
@@ -491,10 +492,8 @@ def test_a_root_that_cannot_be_a_folder_is_one_line(tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_numbers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PolyadicError, match="known: vrd, vg150, vg200"):
-        fetch("vg80k", tmp_path)
-    with pytest.raises(PolyadicError, match="timeout must be positive"):
-        fetch("vrd", tmp_path, timeout=0)
+    refused("known: vrd, vg150, vg200", fetch, "vg80k", tmp_path)
+    refused("timeout must be positive", fetch, "vrd", tmp_path, timeout=0)
 
 
 def test_the_table_is_well_formed_and_fills_the_readers_places() -> None:

@@ -308,7 +308,7 @@ def test_unusable_weights_are_refused_in_one_line(tmp_path: Path, monkeypatch: p
         "text.pth": " cannot be read as weights (",
         "list.pth": " holds no state dict",
         "other.pth": "does not hold weights of mobilenetv3-fpn (it lacks backbone.body.0.0",
-        "torchvision": "cannot get torchvision's weights of mobilenetv3-fpn from https://",
+        "torchvision": "cannot get torchvision's weights of mobilenetv3-fpn (<urlopen error no route to host>): put https://",
     }
     for name, message in cases.items():
         weights = name if name == "torchvision" else str(tmp_path / name)

@@ -170,9 +170,6 @@ def versions() -> dict[str, str]:
     return names
 
 
-LARGEST = 1e18  # no pixel, score or size is larger; a whole number beyond float64 would not even convert
-
-
 def parse_json(text: bytes, where: str, kind: Any = Any) -> Any:
     """Decode one JSON text as a type that msgspec knows; `where` names it in errors."""
     if text[:2] == b"\x1f\x8b":
@@ -193,13 +190,3 @@ def parse_json(text: bytes, where: str, kind: Any = Any) -> Any:
     except ValueError as error:
         hint = "is it cut off, or a file of another kind?"
         raise PolyadicError(f"{where}: not complete JSON ({error}); {hint}") from error
-
-
-def is_positive(value: Any) -> bool:
-    """Check for a positive number, such as the side of a frame."""
-    return is_number(value) and value > 0
-
-
-def is_number(value: Any) -> bool:
-    """Check for a number of reasonable size: no bool, no NaN, no infinity."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST

@@ -46,7 +46,7 @@ class BoxRecord(msgspec.Struct):
     image_id: Id
     category_id: Id
     bbox: Corners
-    iscrowd: int = 0
+    iscrowd: int | bool = 0
 
     @property
     def corners(self) -> Corners:

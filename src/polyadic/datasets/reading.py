@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from polyadic.files import is_number, parse_json
+from polyadic.files import parse_json
 from polyadic.structures.images import picture_size
 from polyadic.structures.scenes import Problem, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -20,6 +20,7 @@ from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 Size = tuple[float, float]
 Side = Annotated[float, msgspec.Meta(gt=0)]
 Kind = TypeVar("Kind")
+_LARGEST = 1e18  # no pixel is beyond this
 
 
 class FrameRecord(msgspec.Struct):
@@ -87,7 +88,7 @@ class Location(NamedTuple):
 
     def box_ok(self, box: Sequence[float], size: Size | None, field: str) -> bool:
         """Return whether xyxy numbers are a box: an inverted box is an error, one that leaves the frame a warning."""
-        if not all(map(is_number, box)):
+        if not all(abs(side) < _LARGEST for side in box):  # nor NaN
             self.add("not a box", field, f"a box is four finite numbers, got {box!r:.80}")
             return False
         x1, y1, x2, y2 = box

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from polyadic.datasets import download as download_module
-from polyadic.datasets.fetch import RemoteFile, fetch
+from polyadic.datasets.download import RemoteFile
+from polyadic.datasets.fetch import fetch
 from polyadic.progress import Reporter, reporting
 from polyadic.structures.vocabulary import PolyadicError
 

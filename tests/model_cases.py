@@ -69,6 +69,13 @@ def photo(seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (60, 100, 3), dtype=np.uint8))
 
 
+def rank(
+    model: RelationModel, image: Any, given: Detections | None = None, *, k: int | None = 1, top: int = 20, **terms: Any
+) -> Relations:
+    """The paper's ranking of one photo, with probabilities."""
+    return model.score(image, given).rank(k, top, probability=True, **terms)
+
+
 def prepared(model: RelationModel, given: Detections, image: Any = None) -> ScoredPairs:
     """All boxes as they are given, in their frame."""
     photo = None if image is None else open_photo(image)

@@ -1,4 +1,4 @@
-"""A user's mistake is one line, a `PolyadicError`."""
+"""Bad input ends in one line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from polyadic.structures.vocabulary import PolyadicError
 
 
-def refused(match: str, act: Callable[[], object]) -> None:
-    """Check that the call is refused in one line that has these words."""
-    with pytest.raises(PolyadicError, match=match) as caught:
-        act()
+def refused(message: str, call: Callable[..., object], *arguments: object, **options: object) -> str:
+    """Return the text of the error, which must be one line that matches `message`."""
+    with pytest.raises(PolyadicError, match=message) as caught:
+        call(*arguments, **options)
     assert "\n" not in str(caught.value)
+    return str(caught.value)

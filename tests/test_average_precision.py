@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracles import plain_iou
 
 from polyadic.evaluation.average_precision import average_precision
 from polyadic.structures.detections import Detections
@@ -28,13 +29,6 @@ def detections_of(name: str, boxes: Any, labels: Sequence[int], scores: Any) -> 
     return Detections(name, corners, np.asarray(labels, int), np.asarray(scores, float), FRAME)
 
 
-def overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    width = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
-    height = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
-    areas = [(x[2] - x[0]) * (x[3] - x[1]) for x in (a, b)]
-    return width * height / (sum(areas) - width * height)
-
-
 def slow(pairs: list[tuple[Scene, Detections]], classes: int, threshold: float) -> float:
     """Mean over the classes that occur of the mean precision at recalls 0, 0.01, ..., 1."""
     precisions = []
@@ -47,7 +41,9 @@ def slow(pairs: list[tuple[Scene, Detections]], classes: int, threshold: float) 
             mine = [at for at in range(len(detections)) if detections.labels[at] == label]
             free = [at for at in range(len(scene.boxes)) if scene.labels[at] == label]
             for at in sorted(mine, key=lambda one: -detections.scores[one])[:100]:
-                near = [(overlap(detections.boxes[at], scene.boxes[other]), other) for other in free]
+                near = [
+                    (plain_iou(detections.boxes[at].tolist(), scene.boxes[other].tolist()), other) for other in free
+                ]
                 best = max(near, default=(0.0, -1))
                 if best[0] >= threshold:
                     free.remove(best[1])

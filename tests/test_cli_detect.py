@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from detector_cases import tiny
-from safetensors.torch import load_file
 from tiny_runs import Command, call, write_tiny
 from training_cases import Spy, watched
 
@@ -52,47 +47,13 @@ def test_training_prints_the_model_and_the_next_command(command: Command, config
     assert (kept.training.epochs, kept.seed, kept.most) == (1, 4, 5)
 
 
-def test_a_resumed_run_ends_with_the_same_weights(command: Command, config: Path, run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "interrupted"
-    code = f"from polyadic.cli import main; main({['detect', 'train', str(config), '--out', str(out)]!r})"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as job:
-        assert job.stderr is not None
-        for line in job.stderr:
-            if line.startswith("detector 1/2"):
-                job.send_signal(signal.SIGINT)
-                break
-        rest = job.stderr.read().splitlines()
-        assert job.wait(60) == 130
-    assert rest[-1] == f"polyadic: stopped, no work is lost; continue with: polyadic detect train --resume --out {out}"
-    assert command("detect", "train", "--resume", "--out", out).code == 0
-    resumed, straight = (load_file(each / "model" / "model.safetensors") for each in (out, run))
-    assert list(resumed) == list(straight)
-    assert all(torch.equal(resumed[name], straight[name]) for name in straight)
-
-
-def test_a_run_is_replaced_only_with_overwrite(command: Command, config: Path, tmp_path: Path) -> None:
-    out = tmp_path / "kept"
-    train = ("detect", "train", config, "--out", out, "--training.epochs", "1")
-    assert command(*train).code == 0
-    assert "exists already: continue it with --resume" in command(*train).message
-    assert "was started with seed = 0, not 3" in command(*train, "--resume", "--seed", "3").message
-    assert "mutually exclusive" in command(*train, "--resume", "--overwrite").message
-    assert command(*train, "--overwrite", "--seed", "3").code == 0
-    assert load_detector_config(out / "config.json").seed == 3
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("toy", "--training.rat", "3"), "no config key training.rat; did you mean training.rate?"),
         (("toy", "--preset", "vgg16"), "expected one CONFIG, got toy and --preset vgg16"),
         (("resnet",), "no preset and no file is called resnet; presets: vgg16, resnet50-fpn, mobilenetv3-fpn, toy"),
         ((), "CONFIG is missing: a preset (vgg16, "),
         (("vgg16",), "vrd: where is it? Give its folder with --data"),
-        (("toy", "--dataset", "vdr"), "data.dataset: expected one of vrd, vg150"),
-        (("toy", "--resum", "3"), "no option --resum; did you mean --resume?"),
     ],
 )
 def test_user_errors_print_one_line(

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import vrd_files as files
+from refusals import refused
 from shared_data import shared
 from vg_files import FIELDS, write_vg150, write_vg200
+from vrd_files import HAT, RIDER, relation
 
 from polyadic.datasets import coco, format_of, load_dataset
 from polyadic.datasets.check import convert
@@ -17,35 +20,15 @@ from polyadic.datasets.reading import Report
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
-
-def ends(label: int, *bbox: int) -> dict[str, Any]:
-    return {"category": label, "bbox": list(bbox)}
-
-
 # the same relation twice, a box with two classes, a box related to itself, an image without relations
-VRD: dict[str, Any] = {
-    "b.jpg": [
-        {"subject": ends(1, 0, 10, 5, 20), "predicate": 0, "object": ends(0, 1, 2, 3, 4)},
-        {"subject": ends(0, 0, 10, 5, 20), "predicate": 2, "object": ends(1, 0, 10, 5, 20)},
-        {"subject": ends(1, 0, 10, 5, 20), "predicate": 0, "object": ends(0, 1, 2, 3, 4)},
-        {"subject": ends(0, 1, 2, 3, 4), "predicate": 1, "object": ends(0, 1, 2, 3, 4)},
-    ],
-    "a.jpg": [],
-}
+TWICE = (1, RIDER[1])
+RELATIONS = [relation(RIDER, 0, HAT), relation(TWICE, 1, RIDER), relation(RIDER, 0, HAT), relation(HAT, 1, HAT)]
 
 
 def write_vrd(root: Path) -> Path:
-    root.mkdir(parents=True)
-    files = {
-        "objects.json": ["person", "horse"],
-        "predicates.json": ["ride", "on", "near"],
-        "annotations_train.json": VRD,
-        "annotations_test.json": {"c.jpg": VRD["b.jpg"][2:]},
-        "train_image_metadata.json": {"b.gif": {"width": 30, "height": 20}},
-        "test_image_metadata.json": {},
-    }
-    for name, value in files.items():
-        (root / name).write_text(json.dumps(value))
+    files.write_vrd(root, {"b.jpg": RELATIONS, "a.jpg": []}, {"c.jpg": RELATIONS[2:]}, sizes=False, pictures=False)
+    (root / "train_image_metadata.json").write_text(json.dumps({"b.gif": {"width": 60, "height": 90}}))
+    (root / "test_image_metadata.json").write_text("{}")
     return root
 
 
@@ -59,8 +42,10 @@ def contents(root: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("name", WRITERS)
 def test_converted_scenes_equal_the_original_ones(tmp_path: Path, name: str) -> None:
     old = WRITERS[name](tmp_path / "old")
-    files = convert(name, old, "coco", tmp_path / "coco")
-    assert files == [tmp_path / "coco" / "train.json", tmp_path / "coco" / "test.json"]
+    assert convert(name, old, "coco", tmp_path / "coco") == [
+        tmp_path / "coco" / "train.json",
+        tmp_path / "coco" / "test.json",
+    ]
     for split in ("train", "test"):
         a, b = format_of(name).read(old, split, Report()), load_dataset("coco", tmp_path / "coco", split)
         assert a.vocabulary == b.vocabulary
@@ -87,14 +72,12 @@ def test_the_published_vrd_survives_the_round_trip(tmp_path: Path, unchecked: No
 
 
 def test_existing_files_are_never_overwritten(tmp_path: Path) -> None:
-    existing = "test.json"
-    old, new = write_vrd(tmp_path / "old"), tmp_path / "coco"
+    new = tmp_path / "coco"
     new.mkdir()
-    (new / existing).write_text("mine")
-    for root in (old, tmp_path / "nowhere"):  # reported before anything is read
-        with pytest.raises(PolyadicError, match=f"{existing} exists and is not overwritten"):
-            convert("vrd", root, "coco", new)
-    assert [(path.name, path.read_text()) for path in new.iterdir()] == [(existing, "mine")]
+    (new / "test.json").write_text("mine")
+    for root in (write_vrd(tmp_path / "old"), tmp_path / "nowhere"):  # reported before anything is read
+        refused("coco is not empty", convert, "vrd", root, "coco", new)
+    assert [(path.name, path.read_text()) for path in new.iterdir()] == [("test.json", "mine")]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("disk full")])
@@ -114,44 +97,35 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, error: BaseException, mo
 
 @pytest.mark.parametrize(("a", "b"), [("vrd", "vg150"), ("coco", "coco"), ("vrd", "vrd")])
 def test_other_conversions_are_refused(tmp_path: Path, a: str, b: str) -> None:
-    with pytest.raises(PolyadicError, match=f"got {a} to {b}"):
-        convert(a, tmp_path, b, tmp_path)
+    refused(f"got {a} to {b}", convert, a, tmp_path, b, tmp_path)
 
 
-def write_own(root: Path, related: bool, split: str = "train") -> Path:
-    boxes = np.asarray([[0, 1, 5, 6], [2, 3, 9, 9], [1, 1, 2, 2.5]][: 2 if related else 3], np.float64)
-    scene = Scene("a.jpg", root / "a.jpg", (10, 12), boxes, np.arange(len(boxes)) % 2, np.asarray([[1, 0, 0]]))
+def write_own(root: Path, boxes: int, *splits: str) -> Path:
+    corners = np.asarray([[0, 1, 5, 6], [2, 3, 9, 9], [1, 1, 2, 2.5]][:boxes], np.float64)
+    scene = Scene("a.jpg", root / "a.jpg", (10, 12), corners, np.arange(boxes) % 2, np.asarray([[1, 0, 0]]))
     root.mkdir(exist_ok=True)
-    coco.write([Dataset("own", split, Vocabulary(("man", "cup"), ("holds",)), (scene,), root)], root)
+    coco.write([Dataset("own", s, Vocabulary(("man", "cup"), ("holds",)), (scene,), root) for s in splits], root)
     return root
 
 
 def test_own_data_becomes_vrd_when_all_boxes_are_related(tmp_path: Path) -> None:
-    convert("coco", write_own(tmp_path / "own", related=True), "vrd", tmp_path / "vrd", splits=["train"])
+    own = write_own(tmp_path / "own", 2, "train", "test")
+    convert("coco", own, "vrd", tmp_path / "vrd")
     train = load_dataset("vrd", tmp_path / "vrd")
     assert train.vocabulary.objects == ("man", "cup")
     assert train[0].boxes.tolist() == [[2, 3, 9, 9], [0, 1, 5, 6]]
     assert train[0].triplets.tolist() == [[1, 0, 0]]
-
-
-def test_what_vrd_cannot_hold_is_refused(tmp_path: Path) -> None:
-    own = write_own(tmp_path / "own", related=False)
-    with pytest.raises(PolyadicError, match=r"a\.jpg has 1 boxes outside relations"):
-        convert("coco", own, "vrd", tmp_path / "new", splits=["train"])
+    refused("not 'validation'", convert, "coco", write_own(own, 2, "validation"), "vrd", tmp_path / "new")
+    write_own(own, 3, "train")
+    refused(r"a\.jpg has 1 boxes outside relations", convert, "coco", own, "vrd", tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    for split in ("train", "test", "validation"):
-        write_own(own, True, split)
-    with pytest.raises(PolyadicError, match="not 'validation'"):
-        convert("coco", own, "vrd", tmp_path / "new")
-    assert convert("coco", own, "vrd", tmp_path / "new", splits=["train", "test"])
 
 
 def test_an_error_in_the_source_stops_the_conversion(tmp_path: Path) -> None:
     labels = FIELDS["labels"].copy()
     labels[7] = 9
     write_vg150(tmp_path / "old", labels=labels)
-    with pytest.raises(PolyadicError, match="image 14, box 0, labels"):
-        convert("vg150", tmp_path / "old", "coco", tmp_path / "new")
+    refused("image 14, box 0, labels", convert, "vg150", tmp_path / "old", "coco", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

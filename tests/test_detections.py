@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo
-from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
+from polyadic.structures.vocabulary import PolyadicWarning, Vocabulary
 
 NAMES = Vocabulary(objects=("horse", "person", "traffic light"), predicates=("ride",))
 BOXES: list[list[float]] = [[1.5, 2, 30, 40], [-0.5, 4, 700, 9], [5, 6, 7, 8], [1, 1, 2, 2]]
@@ -99,29 +99,9 @@ def test_a_mapping_overrides_names_and_may_be_a_file(construct: Any, tmp_path: P
         assert mapped.boxes.tolist() == BOXES[1:]
 
 
-def test_the_warning_points_at_the_line_of_the_caller(tmp_path: Path) -> None:
-    script = tmp_path / "mine.py"
-    script.write_text(
-        "from polyadic import Detections, Vocabulary\n"
-        "names = Vocabulary(['a'], ['on'])\n"
-        "Detections.from_arrays([[0, 0, 1, 1]], ['b'], vocabulary=names)\n"
-        "Detections.from_torchvision({'boxes': [[0, 0, 1, 1]], 'labels': [0], 'scores': [1]}, ['b'], names)\n"
-    )
-    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stderr
-    for line in (3, 4):
-        assert f"mine.py:{line}: PolyadicWarning: image: dropped 1 box" in said
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_tensors_may_have_any_precision_and_scores_may_round_above_one(dtype: torch.dtype) -> None:
-    boxes = torch.tensor([[1.0, 2, 3, 4]], dtype=dtype)
-    made = Detections.from_arrays(boxes, torch.tensor([2]), np.array([1 + 1e-6]), vocabulary=NAMES)
-    assert made == Detections("image", np.array([[1.0, 2, 3, 4]]), np.array([2]), np.array([1.0]))
-
-
 def test_labels_may_be_indices_of_the_vocabulary_and_scores_default_to_one() -> None:
-    for labels in ([2, 0], np.array([2, 0], np.uint8), np.array([2.0, 0.0])):
-        made = Detections.from_arrays(BOXES[:2], labels, vocabulary=NAMES)
+    for labels in ([2, 0], np.array([2, 0], np.uint8), np.array([2.0, 0.0]), torch.tensor([2, 0])):
+        made = Detections.from_arrays(torch.tensor(BOXES[:2]).bfloat16(), labels, [1 + 1e-6, 1], vocabulary=NAMES)
         assert (made.labels.tolist(), made.scores.tolist(), made.size) == ([2, 0], [1, 1], None)
     with pytest.warns(PolyadicWarning, match=r"dropped 1 box .*: unnamed \(1\)"):
         assert len(Detections.from_arrays(BOXES[:2], [2, -1], vocabulary=NAMES)) == 1
@@ -150,8 +130,10 @@ def test_boxes_without_size_are_in_the_frame_they_are_matched_with() -> None:
     assert unsized.in_frame((50.0, 100.0)).on_photo(photo) == Detections(
         "a.jpg", photo.upright(unsized.boxes), np.array([0]), np.ones(1), photo.size
     )
-    with pytest.raises(PolyadicError, match="boxes reach 102 x 40 pixels, but the photo has 90 x 50; give the frame"):
-        unsized.on_photo(Photo("a.jpg", image, (90.0, 50.0)))
+    refused(
+        "boxes reach 102 x 40 pixels, but the photo has 90 x 50; give the frame",
+        lambda: unsized.on_photo(Photo("a.jpg", image, (90.0, 50.0))),
+    )
 
 
 def of_arrays(boxes: Any = BOXES[:1], labels: Any = ("person",), scores: Any = None, **options: Any) -> Any:
@@ -189,7 +171,4 @@ BAD: dict[str, tuple[Any, str]] = {
 @pytest.mark.usefixtures("unchecked")
 def test_unusable_input_is_refused_in_one_line(case: str) -> None:
     make, message = BAD[case]
-    with pytest.raises(PolyadicError) as error:
-        make()
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    refused(re.escape(message), make)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from detector_cases import NAMES, detector_of, photo, photo_file, scenes, tiny
-from PIL import Image
+from detector_cases import NAMES, detector_of, photo, photo_file, tiny
+from oracles import plain_iou
+from refusals import refused
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -19,16 +21,9 @@ from polyadic.detectors.faster_rcnn import Detector, SmallBackbone, build_networ
 from polyadic.detectors.weights import load_weights
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo
-from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+from polyadic.structures.vocabulary import Vocabulary
 
 NETWORKS = sorted({config.network for config in DETECTOR_PRESETS.values()})
-
-
-def overlap(a: list[float], b: list[float]) -> float:
-    width = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
-    height = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
-    union = sum((x[2] - x[0]) * (x[3] - x[1]) for x in (a, b)) - width * height
-    return width * height / union
 
 
 def slow_choice(boxes: list[list[float]], scores: list[float], limit: float, least: float, most: int) -> list[int]:
@@ -37,7 +32,7 @@ def slow_choice(boxes: list[list[float]], scores: list[float], limit: float, lea
         left, top, right, bottom = boxes[at]
         if scores[at] < least or right - left < 1e-2 or bottom - top < 1e-2:
             continue
-        if all(overlap(boxes[at], boxes[other]) <= limit for other in kept):
+        if all(plain_iou(boxes[at], boxes[other]) <= limit for other in kept):
             kept.append(at)
     return kept[:most]
 
@@ -275,14 +270,6 @@ def test_torchvisions_resnet_gives_the_same_numbers_though_trained_without_epsil
         torch.testing.assert_close(mine.backbone.body.bn1(a), theirs.backbone.body.bn1(b), rtol=1e-5, atol=1e-5)
 
 
-def test_half_precision_finds_nearly_the_same() -> None:
-    full, half = detector_of(), detector_of(tiny(precision="bfloat16"))
-    image: Image.Image = scenes(1)[0].open()
-    a, b = full(image), half(image)
-    assert a != b
-    assert b.scores[0] == pytest.approx(a.scores[0], abs=0.1)
-
-
 def test_a_damaged_or_foreign_detector_is_refused_in_one_line(tmp_path: Path) -> None:
     detector_of().save(tmp_path / "whole")
 
@@ -301,13 +288,9 @@ def test_a_damaged_or_foreign_detector_is_refused_in_one_line(tmp_path: Path) ->
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "network": "mobilenetv3-fpn"}))
     for message, folder in cases.items():
-        with pytest.raises(PolyadicError) as refused:
-            Detector.load(folder)
-        assert message in str(refused.value)
-        assert "\n" not in str(refused.value)
+        refused(re.escape(message), Detector.load, folder)
     names = Vocabulary(objects=("person", "horse", "cap", "tree"), predicates=NAMES.predicates)
-    with pytest.raises(PolyadicError, match="object 2 is 'hat' against 'cap'"):
-        Detector.load(tmp_path / "whole", vocabulary=names)
+    refused("object 2 is 'hat' against 'cap'", Detector.load, tmp_path / "whole", vocabulary=names)
 
 
 def test_unusable_weights_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,11 +308,8 @@ def test_unusable_weights_are_refused_in_one_line(tmp_path: Path, monkeypatch: p
         "text.pth": " cannot be read as weights (",
         "list.pth": " holds no state dict",
         "other.pth": "does not hold weights of mobilenetv3-fpn (it lacks backbone.body.0.0",
-        "torchvision": "cannot get torchvision's weights of mobilenetv3-fpn from https://",
+        "torchvision": "cannot get torchvision's weights of mobilenetv3-fpn (<urlopen error no route to host>): put https://",
     }
     for name, message in cases.items():
         weights = name if name == "torchvision" else str(tmp_path / name)
-        with pytest.raises(PolyadicError) as refused:
-            build_network(tiny("mobilenetv3-fpn", weights=weights), 4)
-        assert message in str(refused.value)
-        assert "\n" not in str(refused.value)
+        refused(re.escape(message), build_network, tiny("mobilenetv3-fpn", weights=weights), 4)

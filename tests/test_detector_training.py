@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from detector_cases import photo, tiny
+from refusals import refused
 from torch import nn
 from training_cases import Crash, Spy, crash, log_of, same, watched
 from vrd_files import RIDER, TRAIN, relation, write_vrd
@@ -20,7 +21,6 @@ from polyadic.detectors.faster_rcnn import Detector, to_pixels
 from polyadic.evaluation.average_precision import average_precision
 from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.images import Photo
-from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import loop
 from polyadic.training.detector import train_detector
 from polyadic.training.proposals import DetectorExamples, load_boxes, mirror
@@ -113,18 +113,19 @@ def test_a_detector_overfits_one_image() -> None:
 def test_other_settings_other_data_and_full_folders_are_refused(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PolyadicError, match="exists already"):
-        train_detector(tiny(), whole.folder)
-    with pytest.raises(PolyadicError, match=r"training\.rate = 0\.002, not 0\.5"):
-        train_detector(tiny(**{"training.rate": 0.5}), whole.folder, resume=True)
-    with pytest.raises(PolyadicError, match=r"is not a run: it has no config\.json"):
-        train_detector(tiny(), tmp_path / "nothing", resume=True)
-    with pytest.raises(PolyadicError, match=r"nothing to train: training\.epochs is 0"):
-        train_detector(tiny(**{"training.epochs": 0}), tmp_path / "run")
+    refused("exists already", lambda: train_detector(tiny(), whole.folder))
+    refused(
+        r"training\.rate = 0\.002, not 0\.5",
+        lambda: train_detector(tiny(**{"training.rate": 0.5}), whole.folder, resume=True),
+    )
+    refused(r"is not a run: it has no config\.json", lambda: train_detector(tiny(), tmp_path / "nothing", resume=True))
+    refused(
+        r"nothing to train: training\.epochs is 0",
+        lambda: train_detector(tiny(**{"training.epochs": 0}), tmp_path / "run"),
+    )
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr("polyadic.training.proposals.digest", lambda *parts: "other")
-    with pytest.raises(PolyadicError, match="was trained on other data"):
-        train_detector(tiny(), whole.folder, resume=True)
+    refused("was trained on other data", lambda: train_detector(tiny(), whole.folder, resume=True))
 
 
 def test_half_of_the_pictures_are_mirrored_by_seed_epoch_and_name_alone() -> None:
@@ -195,9 +196,10 @@ def test_a_picture_that_cannot_be_read_is_named_in_one_line(
     drawn: DetectorConfig, tmp_path: Path, workers: int
 ) -> None:
     (tmp_path / "drawn" / "images" / "train_000003.png").write_text("no picture")
-    with pytest.raises(PolyadicError, match=r"train_000003\.png is not a readable image") as refused:
-        train_detector(drawn.change(workers=workers), tmp_path / "run")
-    assert "\n" not in str(refused.value)
+    refused(
+        r"train_000003\.png is not a readable image",
+        lambda: train_detector(drawn.change(workers=workers), tmp_path / "run"),
+    )
 
 
 def test_with_nothing_held_out_the_detector_sees_all_training_images_and_keeps_the_last_epoch(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import io
 import json
 import os
 import random
-import re
 import stat
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -32,11 +32,12 @@ from bad_server import (
     serve,
     transfers,
 )
+from refusals import refused
 
 from polyadic.datasets import download as download_module
-from polyadic.datasets.download import Members
-from polyadic.datasets.fetch import FILES, RemoteFile, fetch
-from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.datasets.download import Members, RemoteFile
+from polyadic.datasets.fetch import FILES, fetch
+from polyadic.structures.vocabulary import PolyadicWarning
 
 
 def test_a_file_is_downloaded_once_and_a_second_fetch_sends_no_request(server: Server, tmp_path: Path) -> None:
@@ -54,14 +55,6 @@ def test_a_file_is_downloaded_once_and_a_second_fetch_sends_no_request(server: S
     assert server.asked == []
 
 
-@pytest.mark.parametrize("code", [403, 404, 410])
-def test_after_a_dead_link_the_next_mirror_is_tried_at_once(server: Server, tmp_path: Path, code: int) -> None:
-    dead, alive = server.url("/dead", answer(code, PAGE)), server.url("/alive", serve(H5))
-    fetch("vg150", tmp_path, files=one(dead, alive), retries=5)
-    assert [path for path, *_ in server.asked] == ["/dead", "/alive"]
-    assert (tmp_path / "a.h5").read_bytes() == H5
-
-
 def test_a_server_error_is_retried_a_limited_number_of_times(server: Server, tmp_path: Path) -> None:
     url = server.url("/a", answer(500), answer(503), serve(H5))
     fetch("vg150", tmp_path, files=one(url), retries=2)
@@ -71,27 +64,23 @@ def test_a_server_error_is_retried_a_limited_number_of_times(server: Server, tmp
     assert len(server.asked) == 6
 
 
-def test_unreachable_mirrors_are_skipped_at_once(server: Server, tmp_path: Path) -> None:
-    unknown = "http://nowhere.invalid/a.h5"
-    fetch("vg150", tmp_path, files=one(nobody(), unknown, server.url("/a", serve(H5))), retries=5)
+def test_dead_and_unreachable_mirrors_are_skipped_at_once(server: Server, tmp_path: Path) -> None:
+    dead = server.url("/dead", answer(404, PAGE)), nobody(), "http://nowhere.invalid/a.h5"
+    fetch("vg150", tmp_path, files=one(*dead, server.url("/a", serve(H5))), retries=5)
+    assert [path for path, *_ in server.asked] == ["/dead", "/a"]
     assert (tmp_path / "a.h5").read_bytes() == H5
 
 
-def test_a_dead_link_ends_in_one_line_with_the_file_and_its_place(server: Server, tmp_path: Path) -> None:
-    gone, refused = server.url("/gone", answer(404)), nobody()
-    text = error_of(tmp_path, one(gone, refused))
-    for fragment in ("HTTP 404", "Connection refused", "https://example.org/data", str(tmp_path / "a.h5")):
+def test_a_dead_link_ends_in_one_line_with_the_file_and_its_place_and_stops_no_other(
+    server: Server, tmp_path: Path
+) -> None:
+    gone = one(server.url("/gone", answer(404)), nobody(), path="b.h5")
+    text = error_of(tmp_path, gone + one(server.url("/a", serve(H5))))
+    for fragment in ("b.h5 could not", "HTTP 404", "Connection refused", "https://example.org", str(tmp_path / "b.h5")):
         assert fragment in text
-    (tmp_path / "a.h5").write_bytes(H5)
-    assert fetch("vg150", tmp_path, files=one(gone, refused)) == []
-
-
-def test_one_dead_file_does_not_stop_the_others(server: Server, tmp_path: Path) -> None:
-    files = one(server.url("/gone", answer(404)), path="b.h5") + one(server.url("/a", serve(H5)))
-    text = error_of(tmp_path, files)
-    assert "b.h5 could not be fetched" in text
-    assert str(tmp_path / "a.h5") not in text
     assert leftovers(tmp_path) == {"a.h5"}
+    (tmp_path / "b.h5").write_bytes(H5)
+    assert fetch("vg150", tmp_path, files=gone) == []
 
 
 def test_a_stalled_download_resumes_where_it_stopped(server: Server, tmp_path: Path) -> None:
@@ -174,55 +163,36 @@ def part(root: Path, data: bytes, url: str) -> None:
     (root / "a.h5.part.json").write_text(json.dumps({"url": url, "validator": '"1"'}))
 
 
-def test_a_file_that_changed_in_between_is_downloaded_from_the_start(server: Server, tmp_path: Path) -> None:
-    url = server.url("/a", serve(H5, tag='"2"'))
-    part(tmp_path, b"\x89HDF old", url)
-    fetch("vg150", tmp_path, files=one(url))
-    assert server.asked == [("/a", "bytes=8-", '"1"')]
-    assert (tmp_path / "a.h5").read_bytes() == H5
-
-
 def lying_range(where: str) -> Plan:
     return answer(206, H5[100:], Content_Range=where, ETag='"1"', Content_Length=len(H5) - 100)
 
 
-@pytest.mark.parametrize(
-    "lie",
-    [
-        lying_range("bytes 0-300007/300008"),
-        lying_range("bytes 101-300007/300008"),
-        lying_range("nonsense"),
-        answer(206, H5[100:]),
-        answer(416, Content_Range="bytes */50"),
-    ],
-)
-def test_a_range_that_is_not_the_one_asked_for_is_refused(server: Server, tmp_path: Path, lie: Plan) -> None:
-    url = server.url("/a", lie, serve(H5))
-    part(tmp_path, H5[:100], url)
-    fetch("vg150", tmp_path, files=one(url), retries=1)
-    assert [asked for _, asked, _ in server.asked] == ["bytes=100-", None]
+RESUME, ANEW = "bytes=100-", None
+# bytes of an earlier attempt, how the server answers, what of the file is known, the ranges asked for
+PARTS: dict[str, tuple[bytes, list[Plan], dict[str, Any], list[str | None]]] = {
+    "intact": (H5[:100], [serve(H5)], {}, [RESUME]),
+    "the file changed": (b"\x89HDF" + bytes(96), [serve(H5, tag='"2"')], {}, [RESUME]),
+    "another range": (H5[:100], [lying_range("bytes 101-300007/300008"), serve(H5)], {}, [RESUME, ANEW]),
+    "no range": (H5[:100], [answer(206, H5[100:]), serve(H5)], {}, [RESUME, ANEW]),
+    "out of range": (H5[:100], [answer(416, Content_Range="bytes */50"), serve(H5)], {}, [RESUME, ANEW]),
+    "ranges ignored": (H5[:100], [answer(200, H5, Content_Length=len(H5))], {}, [RESUME]),
+    "complete": (H5, [serve(H5)], {}, ["bytes=300008-"]),
+    "complete, size known": (H5, [serve(H5)], {"size": len(H5)}, []),
+    "bad bytes": (bytes(100), [serve(H5)], {"sha256": DIGEST}, [RESUME, ANEW]),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_a_part_is_continued_only_where_the_server_agrees(server: Server, tmp_path: Path, case: str) -> None:
+    data, plans, known, ranges = PARTS[case]
+    url = server.url("/a", *plans)
+    part(tmp_path, data, url)
+    fetch("vg150", tmp_path, files=one(url, **known), retries=1)
+    assert [asked for _, asked, _ in server.asked] == ranges
     assert (tmp_path / "a.h5").read_bytes() == H5
-
-
-def test_a_server_that_ignores_ranges_sends_the_whole_file(server: Server, tmp_path: Path) -> None:
-    url = server.url("/a", answer(200, H5, Content_Length=len(H5)))
-    part(tmp_path, H5[:100], url)
-    fetch("vg150", tmp_path, files=one(url))
-    assert len(server.asked) == 1
-    assert (tmp_path / "a.h5").read_bytes() == H5
-
-
-def test_a_complete_part_is_checked_and_not_sent_again(server: Server, tmp_path: Path) -> None:
-    url = server.url("/a", serve(H5))
-    for size in (len(H5), None):  # without a size the server answers 416
-        part(tmp_path, H5, url)
-        fetch("vg150", tmp_path, files=one(url, size=size))
-        assert server.sent == 0
-        assert (tmp_path / "a.h5").read_bytes() == H5
-        (tmp_path / "a.h5").unlink()
-    part(tmp_path, H5, url)
-    fetch("vg150", tmp_path, files=one(url))
     assert leftovers(tmp_path) == {"a.h5"}
+    if case.startswith("complete"):
+        assert server.sent == 0
 
 
 @pytest.mark.parametrize("note", ["", "[]", '{"url": 3', json.dumps({"url": "http://another/", "validator": "x"})])
@@ -254,32 +224,13 @@ def test_with_a_checksum_another_mirror_continues_the_part(server: Server, tmp_p
     assert (tmp_path / "a.h5").read_bytes() == H5
 
 
-def test_bad_bytes_in_an_old_part_cost_one_more_attempt(server: Server, tmp_path: Path) -> None:
-    url = server.url("/a", serve(H5))
-    part(tmp_path, bytes(100), url)
-    fetch("vg150", tmp_path, files=one(url, sha256=DIGEST), retries=1)
-    assert [asked for _, asked, _ in server.asked] == ["bytes=100-", None]
-    assert (tmp_path / "a.h5").read_bytes() == H5
-
-
-def test_a_length_that_is_not_the_known_size_is_refused_before_the_body(server: Server, tmp_path: Path) -> None:
-    url = server.url("/a", serve(H5 + b"!"))
-    text = error_of(tmp_path, one(url, size=len(H5)), retries=3)
-    assert "offers 300009 bytes instead of 300008" in text
-    assert len(server.asked) == 1
-    assert leftovers(tmp_path) == set()
-
-
 @pytest.mark.parametrize(
     ("data", "size", "sha256", "why"),
     [
         (H5[:-1] + b"?", len(H5), DIGEST, "SHA-256 is"),
-        (H5[:-1] + b"?", None, DIGEST, "SHA-256 is"),
         (H5[:-1], len(H5), None, "cut off after 300007 of 300008 bytes"),
         (PAGE, None, None, "a web page"),
-        (b"  \n" + PAGE, None, None, "a web page"),
         (b"some text", None, None, "not an HDF5 file"),
-        (b"", None, None, "not an HDF5 file"),
     ],
 )
 def test_wrong_bytes_never_reach_the_final_name(
@@ -292,6 +243,12 @@ def test_wrong_bytes_never_reach_the_final_name(
     fetch("vg150", tmp_path, files=one(lie, truth, size=size, sha256=sha256))
     assert (tmp_path / "a.h5").read_bytes() == H5
     assert leftovers(tmp_path) == {"a.h5"}
+
+
+def test_a_length_that_is_not_the_known_size_is_refused_before_the_body(server: Server, tmp_path: Path) -> None:
+    text = error_of(tmp_path, one(server.url("/a", serve(H5 + b"!")), size=len(H5)), retries=3)
+    assert "offers 300009 bytes instead of 300008" in text
+    assert (len(server.asked), leftovers(tmp_path)) == (1, set())
 
 
 def test_redirects_chunks_and_servers_that_do_not_hang_up_are_followed(server: Server, tmp_path: Path) -> None:
@@ -385,15 +342,13 @@ NOISE = {"sg_train/1.jpg": random.Random(1).randbytes(50_000), "names.json": b"[
     [
         (PAGE, "a web page"),
         (b"text", "neither a zip nor a tar.gz archive"),
-        (zipped(NOISE)[:30_000], "damaged ("),
         (damaged(zipped(NOISE)), "damaged ("),
-        (tarred(NOISE)[:30_000], "damaged ("),
         (damaged(tarred(NOISE)), "damaged ("),
         (tarred(NOISE)[:-8] + bytes(8), "damaged ("),
         (gzip.compress(b"no tar"), "damaged ("),
         (zipped({"names.json": b"[]"}), "an archive without train/*.jpg"),
     ],
-    ids=["page", "text", "cut zip", "bad zip", "cut tar", "bad tar", "bad end", "no tar", "too little"],  # not the time
+    ids=["page", "text", "bad zip", "bad tar", "bad end", "no tar", "too little"],  # not the time
 )
 def test_after_a_bad_archive_the_next_mirror_is_tried(server: Server, tmp_path: Path, data: bytes, why: str) -> None:
     lie, truth = server.url("/lie", serve(data)), server.url("/truth", serve(zipped(OFFICIAL)))
@@ -403,11 +358,11 @@ def test_after_a_bad_archive_the_next_mirror_is_tried(server: Server, tmp_path: 
     assert leftovers(tmp_path) >= UNPACKED
 
 
-def tar_link(target: str, *, hard: bool = False) -> bytes:
+def tar_link(target: str) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         info = tarfile.TarInfo("sg_train/1.jpg")
-        info.type, info.linkname = tarfile.LNKTYPE if hard else tarfile.SYMTYPE, target
+        info.type, info.linkname = tarfile.SYMTYPE, target
         archive.addfile(info)
     return out.getvalue()
 
@@ -421,26 +376,24 @@ def zip_link(target: str) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        zipped(OFFICIAL | {"sg_train/../../evil.jpg": b""}),
-        zipped(OFFICIAL | {"/tmp/sg_train/evil.jpg": b""}),
-        zipped(OFFICIAL | {"sg_train/C:evil.jpg": b""}),
-        tarred(OFFICIAL | {"../sg_train/evil.jpg": b""}),
-        tarred(OFFICIAL | {"sg_train/..\\evil.jpg": b""}),
-        tar_link("/etc/passwd"),
-        tar_link("elsewhere", hard=True),
-        zip_link("/etc/passwd"),
-    ],
-)
+UNSAFE = [zipped(OFFICIAL | {"sg_train/C:a.jpg": b""}), tarred(OFFICIAL | {"sg_train/a\\b.jpg": b""})]
+UNSAFE += [tar_link("/etc/passwd"), zip_link("/etc/passwd")]
+
+
+@pytest.mark.parametrize("data", UNSAFE, ids=["drive", "backslash", "tar link", "zip link"])
 def test_an_unsafe_archive_is_refused_as_a_whole(server: Server, tmp_path: Path, data: bytes) -> None:
-    root = tmp_path / "a" / "root"
-    why = "an archive (that reaches outside its folder|with a link in place of a file)"
-    assert re.search(f"127.0.0.1: {why}", error_of(root, archive_at(server.url("/set.zip", serve(data)))))
-    (root / "set.zip").write_bytes(data)  # by hand it is refused as well
-    assert re.search(f"set.zip is {why}", error_of(root, archive_at()))
-    assert leftovers(tmp_path) <= {"a", "a/root", "a/root/set.zip", "a/root/pictures", "a/root/pictures/train"}
+    why = "an archive with a link or an unsafe name"
+    assert f"127.0.0.1: {why}" in error_of(tmp_path, archive_at(server.url("/set.zip", serve(data))))
+    (tmp_path / "set.zip").write_bytes(data)  # by hand it is refused as well
+    assert f"set.zip is {why}" in error_of(tmp_path, archive_at())
+    assert leftovers(tmp_path) == {"set.zip"}
+
+
+def test_members_stay_in_their_folder_whatever_their_path(server: Server, tmp_path: Path) -> None:
+    data = zipped(OFFICIAL | {"sg_train/../../sg_train/3.jpg": b"3", "/tmp/sg_train/4.jpg": b"4"})
+    fetch("vrd", tmp_path / "root", files=archive_at(server.url("/set.zip", serve(data))))
+    assert {path.name for path in (tmp_path / "root/pictures/train").iterdir()} == {f"{i}.jpg" for i in range(1, 5)}
+    assert list(tmp_path.iterdir()) == [tmp_path / "root"]
 
 
 def test_an_archive_put_there_by_hand_is_unpacked_and_stays(server: Server, tmp_path: Path) -> None:
@@ -500,10 +453,10 @@ def test_ctrl_c_while_unpacking_leaves_no_half_folder(server: Server, tmp_path: 
 
     with pytest.raises(KeyboardInterrupt), transfers(stop):
         fetch("vrd", tmp_path, files=files)
-    assert leftovers(tmp_path) == {"pictures", "pictures/train", "set.zip"}
-    server.asked.clear()
+    assert leftovers(tmp_path) == {"set.zip.part", "set.zip.part.json"}
+    sent = server.sent
     fetch("vrd", tmp_path, files=files)
-    assert server.asked == []
+    assert server.sent == sent
     assert leftovers(tmp_path) >= UNPACKED
 
 
@@ -539,10 +492,8 @@ def test_a_root_that_cannot_be_a_folder_is_one_line(tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_numbers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PolyadicError, match="known: vrd, vg150, vg200"):
-        fetch("vg80k", tmp_path)
-    with pytest.raises(PolyadicError, match="timeout must be positive"):
-        fetch("vrd", tmp_path, timeout=0)
+    refused("known: vrd, vg150, vg200", fetch, "vg80k", tmp_path)
+    refused("timeout must be positive", fetch, "vrd", tmp_path, timeout=0)
 
 
 def test_the_table_is_well_formed_and_fills_the_readers_places() -> None:

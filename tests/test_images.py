@@ -6,7 +6,6 @@ import struct
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from PIL.Image import Transpose
+from refusals import refused
 
 from polyadic.structures import images as pictures
-from polyadic.structures.images import Photo, open_image, open_photo
+from polyadic.structures.images import open_image, open_photo
 from polyadic.structures.vocabulary import PolyadicError
 
 COLOUR = (200, 120, 40)
@@ -133,10 +133,6 @@ def test_damaged_exif_is_ignored(tmp_path: Path, exif: bytes) -> None:
     path = tmp_path / "a.jpg"
     noise().save(path, exif=exif)
     assert open_photo(path).orientation == 1
-    unknown = Image.Exif()
-    unknown[0x0112] = 9
-    noise().save(path, exif=unknown)
-    assert open_photo(path).orientation == 1
 
 
 def test_a_huge_jpeg_is_decoded_smaller_and_boxes_stay_in_full_pixels(
@@ -151,25 +147,8 @@ def test_a_huge_jpeg_is_decoded_smaller_and_boxes_stay_in_full_pixels(
     assert (photo.size, photo.image.size) == ((600, 400), (64, 43))
     small = np.asarray(image.resize((64, 43), Image.Resampling.BOX)).astype(float)
     assert np.abs(np.asarray(photo.image) - small).mean() < 12
-    with pytest.raises(PolyadicError, match=r"huge\.png has 600 x 400 pixels, more than 10,000"):
-        open_photo(tmp_path / "huge.png")
-    with pytest.raises(PolyadicError, match="more than 10,000"):
-        open_image(tmp_path / "huge.jpg")
-
-
-def test_a_huge_rotated_photo_is_reduced_and_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    noise(600, 400).save(tmp_path / "huge.jpg", exif=exif)
-    monkeypatch.setattr(pictures, "LARGE", 64)
-    photo = open_photo(tmp_path / "huge.jpg")
-    assert (photo.size, photo.stored, photo.image.size) == ((400, 600), (600, 400), (43, 64))
-
-
-def test_a_panorama_keeps_at_least_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noise(500, 1).save(tmp_path / "a.jpg")
-    monkeypatch.setattr(pictures, "LARGE", 50)
-    assert open_photo(tmp_path / "a.jpg").image.size == (50, 1)
+    refused(r"huge\.png has 600 x 400 pixels, more than 10,000", open_photo, tmp_path / "huge.png")
+    refused("more than 10,000", open_image, tmp_path / "huge.jpg")
 
 
 def cut(path: Path) -> bytes:
@@ -200,23 +179,14 @@ def test_an_unreadable_file_is_refused_in_one_line(tmp_path: Path, case: str) ->
     path = tmp_path / "bad.png"
     path.write_bytes(content(path) if callable(content) else content)
     for read in (open_photo, open_image):
-        with pytest.raises(PolyadicError, match=f"is not a readable image.*({reason})") as error:
-            read(path)
-        assert str(error.value).startswith(str(path))
-        assert "\n" not in str(error.value)
+        assert refused(f"is not a readable image.*({reason})", read, path).startswith(str(path))
 
 
 def test_missing_files_and_folders_have_their_own_messages(tmp_path: Path) -> None:
-    (tmp_path / "link.jpg").symlink_to(tmp_path / "nowhere.jpg")
     (tmp_path / "loop.jpg").symlink_to(tmp_path / "loop.jpg")
-    for name, reason in (
-        ("no.jpg", "no image "),
-        ("link.jpg", "no image "),
-        ("loop.jpg", "not a readable image"),
-        (".", "fol"),
-    ):
-        with pytest.raises(PolyadicError, match=reason):
-            open_photo(tmp_path / name)
+    refused("no image ", open_photo, tmp_path / "no.jpg")
+    refused("not a readable image", open_photo, tmp_path / "loop.jpg")
+    refused("folder", open_photo, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's, of damaged files
@@ -232,9 +202,3 @@ def test_a_corrupted_picture_is_read_or_refused(tmp_path: Path, seed: int) -> No
         path.write_bytes(content.tobytes())
         with suppress(PolyadicError):
             assert open_photo(path).image.mode == "RGB"
-
-
-def test_an_opened_photo_is_returned_unchanged() -> None:
-    photo = Photo("a", noise(), (300.0, 200.0), 6)
-    assert open_photo(photo) is photo
-    assert replace(photo, orientation=1).stored == (300.0, 200.0)

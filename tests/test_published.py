@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy.io import savemat
 
 from polyadic.io.published import from_coco_results, from_motifs
 from polyadic.io.records import read_detections, read_relations
 from polyadic.structures.detections import Detections
-from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
+from polyadic.structures.vocabulary import PolyadicWarning, Vocabulary
 
 NAMES = Vocabulary(objects=("person", "horse", "hat é"), predicates=("ride", "wear"))
 
@@ -95,9 +96,7 @@ def test_a_bad_mat_file_is_refused_in_one_line(tmp_path: Path, case: str) -> Non
     spoil, message = BAD_MATS[case]
     write_lu(tmp_path)
     spoil(tmp_path)
-    with pytest.raises(PolyadicError, match=message) as error:
-        list(read_relations(tmp_path / RESULT, NAMES, []))
-    assert "\n" not in str(error.value)
+    refused(message, lambda: list(read_relations(tmp_path / RESULT, NAMES, [])))
 
 
 ENTRY: dict[str, Any] = {
@@ -147,17 +146,10 @@ def test_a_bad_pickle_is_refused_in_one_line_and_never_run(
 ) -> None:
     path = tmp_path / "preds.pkl"
     path.write_bytes(pickle.dumps(content))
-    with pytest.raises(PolyadicError, match=message) as error:
-        list(read_relations(path, NAMES, ["7", "8"]))
-    assert "\n" not in str(error.value)
+    refused(message, lambda: list(read_relations(path, NAMES, ["7", "8"])))
     assert capsys.readouterr().out == ""
-
-
-def test_a_cut_off_pickle_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "preds.pkl"
-    path.write_bytes(pickle.dumps([ENTRY])[:50])
-    with pytest.raises(PolyadicError, match="is not a pickle of neural-motifs entries"):
-        list(read_relations(path, NAMES, ["7"]))
+    path.write_bytes(pickle.dumps(content)[:50])
+    refused("is not a pickle of neural-motifs entries", lambda: list(read_relations(path, NAMES, ["7", "8"])))
 
 
 BOX = {"image_id": 7, "category_id": 3, "bbox": [1, 2, 3, 4], "score": 0.5}
@@ -188,8 +180,7 @@ def test_coco_images_are_named_by_file_if_listed_else_by_id_and_empty_ones_are_i
 def test_coco_results_get_categories_from_an_argument_or_a_file_beside_them(tmp_path: Path) -> None:
     path, beside, given = tmp_path / "results.json", tmp_path / "categories.json", tmp_path / "instances.json"
     path.write_text(json.dumps([BOX]))
-    with pytest.raises(PolyadicError, match=r"results\.json: COCO results name no classes"):
-        list(read_detections(path, NAMES))
+    refused(r"results\.json: COCO results name no classes", lambda: list(read_detections(path, NAMES)))
     given.write_text(json.dumps({"images": IMAGES[1:], "categories": CATEGORIES}))
     assert list(read_detections(path, NAMES, categories=given)) == [EXPECTED]
     beside.write_text(json.dumps(CATEGORIES))
@@ -201,8 +192,7 @@ def test_coco_results_get_categories_from_an_argument_or_a_file_beside_them(tmp_
     with pytest.warns(PolyadicWarning, match=r"results\.json: dropped 1 box .*zebra \(1\)"):
         assert [len(image) for image in read_detections(path, NAMES)] == [1]
     given.write_text("[{")
-    with pytest.raises(PolyadicError, match=r"instances\.json is not COCO categories"):
-        list(read_detections(path, NAMES, categories=given))
+    refused(r"instances\.json is not COCO categories", lambda: list(read_detections(path, NAMES, categories=given)))
 
 
 def of_coco(categories: Any = CATEGORIES, images: Any = None, **changes: Any) -> Any:
@@ -226,6 +216,4 @@ BAD_COCO: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", sorted(BAD_COCO))
 def test_bad_coco_results_are_refused_in_one_line(case: str) -> None:
     make, message = BAD_COCO[case]
-    with pytest.raises(PolyadicError, match=message) as error:
-        make()
-    assert "\n" not in str(error.value)
+    refused(message, make)

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import plain_iou
+from refusals import refused
 from shared_data import real_vrd, shared
 
 from polyadic.io.records import read_detections
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
-from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+from polyadic.structures.vocabulary import Vocabulary
 from polyadic.training.simulation import Assumptions, DetectionNoise
 
 NAMES = Vocabulary(objects=tuple("abcde"), predicates=("on",))
@@ -111,12 +113,6 @@ def score_distance(a: Sequence[Detections], b: Sequence[Detections]) -> float:
     return distance(*(np.bincount(np.searchsorted(edges, s), minlength=15) for s in (x, y)))
 
 
-def overlap(a: np.ndarray, b: np.ndarray) -> float:
-    w, h = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
-    both = max(w, 0) * max(h, 0)
-    return float(both / ((a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod() - both))
-
-
 def places(scenes: Sequence[Scene], detections: Sequence[Detections]) -> tuple[float, float]:
     """Share of detections on a true box of another label, and the spread of edges of those on one of their own."""
     elsewhere, total, moves = 0, 0, []
@@ -124,7 +120,7 @@ def places(scenes: Sequence[Scene], detections: Sequence[Detections]) -> tuple[f
         total += len(image)
         for box, label in zip(image.boxes, image.labels.tolist(), strict=True):
             for true, name in zip(scene.boxes, scene.labels.tolist(), strict=True):
-                if overlap(box, true) > 0.5:
+                if plain_iou(box.tolist(), true.tolist()) > 0.5:
                     elsewhere += label != name
                     if label == name:
                         w, h = true[2:] - true[:2]
@@ -197,16 +193,6 @@ def test_samples_are_like_the_detector_s_outputs_on_held_out_scenes(simulated: l
     assert jitter == pytest.approx(0.06, rel=0.04)
 
 
-def test_a_fit_to_samples_is_nearly_the_same_model(noise: DetectionNoise) -> None:
-    rng = np.random.default_rng(7)
-    again = DetectionNoise.fit([noise.sample(scene, rng) for scene in TRAIN], TRAIN, assumed=ASSUMED)
-    np.testing.assert_allclose(again.recall, noise.recall, atol=0.04)
-    np.testing.assert_allclose(again.precision, noise.precision, atol=0.04)
-    assert max(distance(a, b) for a, b in zip(again.confusion, noise.confusion, strict=True)) < 0.2
-    for name, value in noise.summary().items():
-        assert again.summary()[name] == pytest.approx(value, rel=0.05), name
-
-
 def test_false_boxes_on_no_true_one_are_the_detector_s_own(noise: DetectionNoise) -> None:
     empty = Scene("e", Path("e"), (200.0, 100.0), np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros((0, 3), np.int64))
     rng = np.random.default_rng(0)
@@ -227,17 +213,9 @@ def test_a_false_box_on_a_true_one_has_a_label_that_this_one_is_taken_for(noise:
     detections = noise.sample(scene, np.random.default_rng(0))
     assert len(set(detections.labels.tolist())) > 2
     for box, label in zip(detections.boxes, detections.labels.tolist(), strict=True):
-        below = [
-            name for true, name in zip(scene.boxes, scene.labels.tolist(), strict=True) if overlap(box, true) > 0.5
-        ]
+        on = [plain_iou(box.tolist(), true) > 0.5 for true in scene.boxes.tolist()]
+        below = scene.labels[on].tolist()
         assert [(name + 1) % C for name in below] == [label]
-
-
-def test_the_generator_decides_everything(noise: DetectionNoise) -> None:
-    scene = HELD_OUT[0]
-    first, same, other = (noise.sample(scene, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    assert first == same
-    assert first != other
 
 
 def test_the_summary_adds_up_to_the_detector_s_boxes(noise: DetectionNoise, outputs: list[Detections]) -> None:
@@ -278,33 +256,11 @@ def test_confidences_keep_their_floor_and_their_spikes() -> None:
     assert 0.4 < (scores == 1).mean() < 0.6
 
 
-def test_one_class_that_is_always_right_works() -> None:
-    names = Vocabulary(objects=("a",), predicates=("on",))
-    scenes = tuple(replace(scene, labels=scene.labels * 0) for scene in TRAIN)
-    train = Dataset("one class", "train", names, scenes, Path("."))
-    detections = [one([0] * len(scene.labels), [0.9] * len(scene.labels)) for scene in SEEN]
-    noise = DetectionNoise.fit(detections, train, assumed=Assumptions(ceiling=1, jitter=0, duplicates=0))
-    assert noise.summary()["recall"] > 0.97
-    exact = replace(noise, recall=np.ones(1), false_mean=0.0, false_variance=1.0)
-    sample = exact.sample(scenes[0], np.random.default_rng(0))
-    assert sorted(sample.boxes.tolist()) == sorted(scenes[0].boxes.tolist())
-
-
 def test_frames_are_the_detections_own_then_those_given() -> None:
     with_size = DetectionNoise.fit([one([0], [0.5])], TRAIN, {"one": (1.0, 1.0)})
     given_ = DetectionNoise.fit([one([0], [0.5], None)], TRAIN, {"one": (50.0, 40.0)})
     assert with_size.boxes.tolist() == [[0.1, 0.2, 0.4, 0.6]]
     assert given_.boxes.tolist() == [[0.2, 0.25, 0.8, 0.75]]
-
-
-def test_a_large_set_of_detections_is_kept_in_part(
-    outputs: list[Detections], noise: DetectionNoise, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("polyadic.training.simulation._POOL", 1000)
-    part = DetectionNoise.fit(outputs, TRAIN, assumed=ASSUMED)
-    assert len(part.boxes) == len(part.labels) == len(part.weights) == 1000 < len(noise.boxes)
-    labels = [np.bincount(image.labels, image.weights, minlength=C) for image in (part, noise)]
-    assert distance(*labels) < 1e-9
 
 
 corner = st.floats(-50, 900)
@@ -349,9 +305,7 @@ def test_bad_input_is_refused_in_one_line() -> None:
         "ceiling must be": lambda: Assumptions(ceiling=0),
     }
     for message, make in cases.items():
-        with pytest.raises(PolyadicError, match=message) as error:
-            make()
-        assert "\n" not in str(error.value)
+        refused(message, make)
 
 
 def test_on_vrd_simulated_detections_are_like_lu_s() -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
+from tiny_runs import Command
 
-from polyadic.cli import main
 from polyadic.datasets import load_dataset
 from polyadic.datasets.toy.annotator import (
     TWO,
@@ -25,7 +26,7 @@ from polyadic.datasets.toy.annotator import (
     selected,
     truth,
 )
-from polyadic.datasets.toy.drawing import Thing, draw, stencil
+from polyadic.datasets.toy.drawing import Thing, draw
 from polyadic.datasets.toy.layout import (
     APPEARANCES,
     CLASS,
@@ -35,12 +36,10 @@ from polyadic.datasets.toy.layout import (
     THEMES,
     VOCABULARY,
     pick,
-    size_of,
     tint_posterior,
 )
 from polyadic.datasets.toy.world import World, write
 from polyadic.structures.scenes import Dataset, Scene
-from polyadic.structures.vocabulary import PolyadicError
 
 
 @pytest.fixture(scope="module")
@@ -228,15 +227,6 @@ def test_pictures_are_the_same_on_every_machine() -> None:
     assert scene.relations.tolist() == [[0, 3, 1], [0, 6, 2], [2, 0, 0]]
 
 
-@pytest.mark.parametrize("appearance", APPEARANCES, ids=lambda appearance: appearance.key)
-def test_stencils_of_every_size_touch_all_sides_of_their_box(appearance: Any) -> None:
-    for side in range(appearance.side[0], appearance.side[1] + 1):
-        assert 20 <= side <= 64
-        filled = stencil(appearance.key, *size_of(appearance, side)) > 0
-        assert all(edge.any() for edge in (filled[0], filled[-1], filled[:, 0], filled[:, -1]))
-        assert filled.mean() > 0.4
-
-
 def test_boxes_lie_in_the_frame_and_hold_their_pixels_tightly_and_nothing_is_hidden(scenes: Dataset) -> None:
     for scene in scenes[:25]:
         tint, drawn = tuple(scene.extra["tint"]), things(scene)
@@ -309,41 +299,21 @@ BAD: list[tuple[Any, str]] = [
 @pytest.mark.usefixtures("unchecked")
 def test_impossible_arguments_are_refused() -> None:
     for make, message in BAD:
-        with pytest.raises(PolyadicError, match=message):
-            make()
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return int(stop.value.code or 0), out, err
+        refused(message, make)
 
 
 @pytest.mark.usefixtures("small")
-def test_the_command_counts_checks_and_writes_the_world(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    import warnings
-
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main replaces it
-    code, out, _ = run(capsys, "data", "stats", "toy")
-    assert code == 0
-    assert "20 of 20" in out
-    code, out, _ = run(capsys, "data", "check", "toy", "--split", "test")
-    assert (code, out.splitlines()[-1].strip()) == (0, "no problems")
-    size = ("--train", 3, "--test", 2, "--seed", 8)
-    code, out, err = run(capsys, "data", "draw", "--out", tmp_path / "new", *size)
-    assert code == 0
-    assert out.split() == [str(tmp_path / "new" / f"{split}.json") for split in ("train", "test")]
-    assert err.startswith("5 ")
+def test_the_command_counts_checks_and_writes_the_world(command: Command, tmp_path: Path) -> None:
+    assert "20 of 20" in command("data", "stats", "toy").out
+    checked = command("data", "check", "toy", "--split", "test")
+    assert (checked.code, checked.out.splitlines()[-1].strip()) == (0, "no problems")
+    draw = ("data", "draw", "--out", tmp_path / "new", "--train", "3", "--test", "2", "--seed", "8")
+    drawn = command(*draw)
+    assert drawn.out.split() == [str(tmp_path / "new" / f"{split}.json") for split in ("train", "test")]
+    assert drawn.err.startswith("5 ")
     assert len(list((tmp_path / "new" / "images").iterdir())) == 5
-    assert run(capsys, "data", "check", "coco", "--root", tmp_path / "new")[0] == 0
-    for arguments, message in (
-        (("draw", "--out", tmp_path / "new", *size), "is not empty"),
-        (("convert", "toy", "--root", tmp_path, "--to", "coco", "--out", tmp_path / "b"), "takes no root"),
-        (("stats", "vrd"), "as root"),
-    ):
-        code, _, err = run(capsys, "data", *arguments)
-        assert (code, err.count("\n")) == (1, 1)
-        assert message in err
+    assert command("data", "check", "coco", "--root", tmp_path / "new").code == 0
+    assert "is not empty" in command(*draw).message
+    convert = ("data", "convert", "toy", "--root", tmp_path, "--to", "coco", "--out", tmp_path / "b")
+    assert "takes no root" in command(*convert).message
+    assert "as root" in command("data", "stats", "vrd").message

@@ -87,20 +87,14 @@ VERBS = ("has", "near", "of", "on")
 def write_vg200(
     root: Path,
     gt: Mapping[str, Any] = VG200,
-    idx2name: bool = True,
     classes: tuple[str, ...] = CLASSES,
     verbs: tuple[str, ...] = VERBS,
-    ids: tuple[str, ...] = ("7", "20", "123", "999"),  # 999 has no relations
 ) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     with h5py.File(root / "vg1_2_meta.h5", "w") as file:
         for kind, names in (("cls", classes), ("pre", verbs)):
             for number, name in enumerate(names):
-                file[f"meta/{kind}/name2idx/{name}"] = number
-                if idx2name:
-                    file[f"meta/{kind}/idx2name/{number}"] = name if kind == "cls" else np.bytes_(name)
-        for id in ids:
-            file[f"meta/imid2path/{id}"] = f"VG_100K/{id}.jpg"
+                file[f"meta/{kind}/idx2name/{number}"] = name if kind == "cls" else np.bytes_(name)
         for split, images in gt.items():
             file.create_group(f"gt/{split}")
             for id, tables in images.items():
@@ -148,7 +142,7 @@ def many_vg200(root: Path, train: int = 24, test: int = 8) -> Path:
         "test": {str(8000 + at): tables(at) for at in range(test)},
     }
     ids = (*gt["train"], *gt["test"])
-    write_vg200(root, gt, ids=ids)
+    write_vg200(root, gt)
     records = [{"image_id": int(id), "width": 320, "height": 300} for id in ids]
     (root / "image_data.json").write_text(json.dumps(records))
     return root

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -40,6 +41,25 @@ def atomic_write(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside `folder` to fill; it gets its name at the end. Refuse one that holds something."""
+    part = folder.with_name(f".{folder.name}.part")
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise PolyadicError(f"{folder} is not empty, and nothing in it is overwritten; choose another folder")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        yield part
+        if folder.exists():
+            folder.rmdir()
+        part.rename(folder)
+    except OSError as error:
+        raise PolyadicError(f"cannot write to {folder} ({error})") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -150,9 +170,6 @@ def versions() -> dict[str, str]:
     return names
 
 
-LARGEST = 1e18  # no pixel, score or size is larger; a whole number beyond float64 would not even convert
-
-
 def parse_json(text: bytes, where: str, kind: Any = Any) -> Any:
     """Decode one JSON text as a type that msgspec knows; `where` names it in errors."""
     if text[:2] == b"\x1f\x8b":
@@ -173,13 +190,3 @@ def parse_json(text: bytes, where: str, kind: Any = Any) -> Any:
     except ValueError as error:
         hint = "is it cut off, or a file of another kind?"
         raise PolyadicError(f"{where}: not complete JSON ({error}); {hint}") from error
-
-
-def is_positive(value: Any) -> bool:
-    """Check for a positive number, such as the side of a frame."""
-    return is_number(value) and value > 0
-
-
-def is_number(value: Any) -> bool:
-    """Check for a number of reasonable size: no bool, no NaN, no infinity."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST

@@ -38,13 +38,12 @@ def check(
     from polyadic.datasets.check import check_split, report_shared_images
 
     kind, folder = format_of(name), folder_of(name, root)
-    on_disk = ["train", "test", *(["validation"] if kind.has_validation(folder) else [])]
-    splits = split or on_disk
+    splits = split or kind.splits(folder)
     for part in splits:
-        if part not in on_disk:
-            raise PolyadicError(f"no split {part!r} on disk; known: {', '.join(on_disk)}")
+        if part not in kind.splits(folder):
+            raise PolyadicError(f"no split {part!r} on disk; known: {', '.join(kind.splits(folder))}")
     with long_job():
-        checks = [check_split(kind.read, folder, part) for part in splits]
+        checks = [check_split(kind, folder, part) for part in splits]
     report_shared_images(checks)
     if as_json:
         typer.echo(json.dumps({"dataset": name, "splits": [result.to_json() for result in checks]}))
@@ -78,7 +77,7 @@ def convert(
     name: Name,
     root: Root,
     to: Annotated[str, typer.Option("--to", help="coco, or the format that the data came from.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the new files; nothing in it is overwritten.")],
+    out: Annotated[Path, typer.Option("--out", help="A new folder.")],
     link_images: Annotated[
         bool, typer.Option("--link-images", help="Link the image folders into the new folder.")
     ] = False,

@@ -38,6 +38,10 @@ class Format:
     has_validation: Callable[[Path], bool] = lambda root: False  # a separate validation split, beside train
     on_disk: bool = True  # else it has no root
 
+    def splits(self, root: Path) -> list[str]:
+        """List the splits on disk."""
+        return ["train", "test", *(["validation"] if self.has_validation(root) else [])]
+
 
 DATASETS = {
     "vrd": Format(vrd.read),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from polyadic import progress
-from polyadic.datasets import coco, format_of, vrd
+from polyadic.datasets import Format, coco, format_of, vrd
 from polyadic.datasets.reading import Report
+from polyadic.files import new_folder
 from polyadic.structures.images import picture_size
 from polyadic.structures.scenes import Dataset, Problem
 from polyadic.structures.vocabulary import PolyadicError
@@ -51,15 +51,11 @@ class Check:
         }
 
 
-def check_split(
-    read: Callable[[Path, str, Report], Dataset],
-    root: Path,
-    split: str,
-) -> Check:
+def check_split(kind: Format, root: Path, split: str) -> Check:
     """Read a whole split and every picture's header, and list what is wrong."""
     check, report = Check(split), Report()
     try:
-        dataset = read(root, split, report)
+        dataset = kind.read(root, split, report)
     except PolyadicError as error:
         check.problems = [*report.problems, Problem("unreadable", "", "", "", str(error))]
         return check
@@ -93,45 +89,37 @@ def report_shared_images(checks: Sequence[Check]) -> None:
 
 def statistics(dataset: Dataset) -> dict[str, Any]:
     """Count one split; the result is JSON values."""
-    relations = [scene.relations for scene in dataset]
-    boxes = np.array([len(scene.boxes) for scene in dataset] or [0])
-    per_image = np.array([len(rows) for rows in relations] or [0])
     triplets = dataset.triplets()
-    pairs = 0
-    several = 0
-    repeated = 0
-    two_classes = 0
-    for scene, rows in zip(dataset, relations, strict=True):
-        distinct = set(map(tuple, rows.tolist()))
-        repeated += len(rows) - len(distinct)
-        predicates = Counter((s, o) for s, _, o in distinct)
-        pairs += len(predicates)
-        several += sum(n > 1 for n in predicates.values())
-        classes = Counter(
-            box for box, _ in {(tuple(b), c) for b, c in zip(scene.boxes.tolist(), scene.labels.tolist(), strict=True)}
-        )
-        two_classes += sum(n > 1 for n in classes.values())
-    ends = [(scene, scene.relations[:, [0, 2]]) for scene in dataset]
+    labels = np.concatenate([np.zeros(0, np.int64), *(scene.labels for scene in dataset)])
+    per_image = np.array([len(scene.relations) for scene in dataset] or [0])
+    boxes = np.array([len(scene.boxes) for scene in dataset] or [0])
+    counts: Counter[str] = Counter()
+    for scene in dataset:
+        distinct = np.unique(scene.relations, axis=0)
+        _, predicates = np.unique(distinct[:, ::2], axis=0, return_counts=True)
+        _, classes = np.unique(np.unique(np.c_[scene.boxes, scene.labels], axis=0)[:, :4], axis=0, return_counts=True)
+        counts["images without relations"] += not len(distinct)
+        counts["repeated"] += len(scene.relations) - len(distinct)
+        counts["itself"] += int((scene.pair_boxes[:, 0] == scene.pair_boxes[:, 1]).all(1).sum())
+        counts["pairs"] += len(predicates)
+        counts["several"] += int((predicates > 1).sum())
+        counts["two classes"] += int((classes > 1).sum())
     return {
         "split": dataset.split,
         "images": len(dataset),
-        "images without relations": int((per_image[: len(dataset)] == 0).sum()),
+        "images without relations": counts["images without relations"],
         "relations": len(triplets),
-        "relations repeated exactly": repeated,
-        "relations of a box with itself": sum(
-            int((scene.boxes[rows[:, 0]] == scene.boxes[rows[:, 1]]).all(1).sum()) for scene, rows in ends
-        ),
+        "relations repeated exactly": counts["repeated"],
+        "relations of a box with itself": counts["itself"],
         "distinct triplets": len(np.unique(triplets, axis=0)),
-        "annotated pairs": pairs,
-        "pairs with several predicates": several,
-        "pairs with several predicates, share": several / pairs if pairs else None,
+        "annotated pairs": counts["pairs"],
+        "pairs with several predicates": counts["several"],
+        "pairs with several predicates, share": counts["several"] / counts["pairs"] if counts["pairs"] else None,
         "boxes": int(boxes.sum()),
-        "boxes with two classes": two_classes,
+        "boxes with two classes": counts["two classes"],
         "boxes per image": _spread(boxes),
         "relations per image": _spread(per_image),
-        "object classes": _balance(
-            np.concatenate([np.zeros(0, np.int64), *(s.labels for s in dataset)]), dataset.vocabulary.objects
-        ),
+        "object classes": _balance(labels, dataset.vocabulary.objects),
         "predicates": _balance(triplets[:, 1], dataset.vocabulary.predicates),
     }
 
@@ -167,18 +155,11 @@ def _balance(classes: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
 
 
 def convert(
-    source: str,
-    source_root: str | Path,
-    target: str,
-    target_root: str | Path,
-    *,
-    splits: Sequence[str] | None = None,
-    link_images: bool = False,
+    source: str, source_root: str | Path, target: str, target_root: str | Path, *, link_images: bool = False
 ) -> list[Path]:
-    """Write a dataset in another format: any to coco, and coco to vrd. Return the new files.
+    """Write a dataset in another format, to a new folder: any to coco, and coco to vrd. Return the new files.
 
-    Nothing is overwritten, and no file gets its final name before all are complete. With `link_images` the new root
-    gets symbolic links to the folders that hold the pictures.
+    The folder appears when it is complete. With `link_images` it gets symbolic links to the folders of the pictures.
     """
     reader = format_of(source)
     if not reader.on_disk:
@@ -186,39 +167,17 @@ def convert(
     if target != ("vrd" if source == "coco" else "coco"):
         raise PolyadicError(f"convert: vrd, vg150 or vg200 to coco, or coco to vrd, got {source} to {target}")
     old, new = Path(source_root).expanduser(), Path(target_root).expanduser()
-    if splits is None:
-        splits = ("train", "test", "validation") if reader.has_validation(old) else ("train", "test")
-    if target == "coco":  # before minutes of reading
-        _refuse_existing(new / f"{split}.json" for split in splits)
-    datasets = []
-    for split in splits:
-        report = Report()
-        datasets.append(reader.read(old, split, report))
-        report.raise_errors(source, old)
-    links = _links(datasets, target) if link_images else {}
-    _refuse_existing(new / name for name in links)
-    created = not new.exists()
-    try:
-        new.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".convert-", dir=new) as folder:
-            files = (coco if target == "coco" else vrd).write(datasets, Path(folder))
-            _refuse_existing(new / file.name for file in files)
-            files = [file.rename(new / file.name) for file in files]
-        for name, pictures in links.items():
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            (new / name).symlink_to(pictures, target_is_directory=True)
-    except OSError as error:
-        raise PolyadicError(f"convert: cannot write to {new} ({error})") from error
-    finally:
-        if created and new.is_dir() and not any(new.iterdir()):
-            new.rmdir()
-    return files
-
-
-def _refuse_existing(paths: Iterable[Path]) -> None:
-    for path in paths:
-        if path.exists() or path.is_symlink():
-            raise PolyadicError(f"convert: {path} exists and is not overwritten; choose another folder")
+    with new_folder(new) as folder:
+        datasets = []
+        for split in reader.splits(old):
+            report = Report()
+            datasets.append(reader.read(old, split, report))
+            report.raise_errors(source, old)
+        files = (coco if target == "coco" else vrd).write(datasets, folder)
+        for name, pictures in (_links(datasets, target) if link_images else {}).items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).symlink_to(pictures, target_is_directory=True)
+    return [new / file.name for file in files]
 
 
 def _links(datasets: Sequence[Dataset], target: str) -> dict[str, Path]:

@@ -1,7 +1,8 @@
-"""Download one file from the first mirror that serves it intact, and unpack archives.
+"""Download one file of a dataset from the first mirror that serves it intact, and unpack archives.
 
 Bytes go to `<file>.part`, and their source to `<file>.part.json`, so that an interrupted download continues where it
-stopped. The final name appears by one rename, after the size and the SHA-256 (or else the format) have been checked.
+stopped. A file, or what an archive holds, gets its final name after the size, the SHA-256 (where known) and the format
+have been checked.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ import tarfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from http.client import HTTPException, HTTPResponse
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol, runtime_checkable
+from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
+
+import msgspec
 
 from polyadic import progress
 from polyadic.files import write_text
@@ -38,8 +40,79 @@ _ADVANCE = 1 << 20  # an attempt that brings this many bytes does not count as f
 _PAUSE = 1.0  # seconds before the second attempt; doubles, up to 30
 
 
-class UnavailableError(PolyadicError):
-    """No mirror served the file; the message gives the reason for each mirror."""
+@dataclass(frozen=True)
+class Members:
+    """Members of an archive that are unpacked into one folder, without their own folders."""
+
+    patterns: tuple[str, ...]  # each matches the end of a member's path: "sg_train_images/*"
+    folder: str  # under the root
+    count: int = 1  # with this many files in the folder the archive is not needed
+
+    @property
+    def names(self) -> str:
+        """The pattern of the file names."""
+        return PurePosixPath(self.patterns[0]).name
+
+    @property
+    def place(self) -> str:
+        """The file, or the folder of many, that unpacking creates."""
+        return self.folder if "*" in self.names else str(PurePosixPath(self.folder) / self.names)
+
+    def have(self, root: Path) -> int:
+        """Count the files that are in their folder."""
+        folder = root / self.folder
+        names = os.listdir(folder) if folder.is_dir() else []
+        return sum(fnmatchcase(name, self.names) and not name.startswith(".") for name in names)
+
+    def match(self, member: PurePosixPath) -> bool:
+        """Return whether a member is one of these; hidden files and macOS metadata never are."""
+        if member.name.startswith(".") or "__MACOSX" in member.parts:
+            return False
+        return any(member.match(pattern) for pattern in self.patterns)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file of a dataset. Size and SHA-256 are given where published and where all mirrors serve the same bytes."""
+
+    path: str  # under the root
+    urls: tuple[str, ...]  # mirrors, in order
+    size: int | None = None
+    sha256: str | None = None
+    unpack: tuple[Members, ...] = ()  # an archive (zip or tar.gz, by its first bytes) if not empty
+    by_hand: str = ""  # page for a download by hand; the first mirror if empty
+
+
+def is_there(file: RemoteFile, root: Path, title: str) -> bool:
+    """Return whether the file, or what it holds, exists, fetched or put there by hand; refuse a wrong format."""
+    path = root / file.path
+    if file.unpack:
+        marker = _marker(path)
+        places = marker.read_text("utf-8").splitlines() if marker.exists() else []
+        unpacked = bool(places) and all((root / place).exists() for place in places)
+        return unpacked or all(group.have(root) >= group.count for group in file.unpack)
+    if not path.exists():
+        return False
+    problem = _wrong_format(path, file.path)
+    if problem:
+        raise PolyadicError(f"{title}: {path} is {problem}; remove it and run the command again")
+    return True
+
+
+def _wrong_format(path: Path, name: str) -> str | None:
+    """Return what the file at `path` is instead of what its final name says."""
+    with path.open("rb") as stream:
+        head = stream.read(64)
+    if head.lstrip().startswith(b"<"):
+        return "a web page"
+    if name.endswith(".h5") and not head.startswith(b"\x89HDF\r\n\x1a\n"):
+        return "not an HDF5 file"
+    if name.endswith(".json"):
+        try:
+            json.loads(path.read_bytes())
+        except ValueError:
+            return "not a JSON file"
+    return None
 
 
 class _AttemptError(Exception):
@@ -50,98 +123,69 @@ class _AttemptError(Exception):
         self.again = again
 
 
-@dataclass(frozen=True)
-class _Expected:
-    """What is known of a file before it is downloaded."""
+class ArchiveError(Exception):
+    """What a file is instead of an intact archive with the members that we need: "a web page"."""
 
-    size: int | None
-    sha256: str | None
-    check: Callable[[Path], str | None] | None
 
-    def problem(self, path: Path) -> str | None:
-        """Return what is wrong with a complete download, or None."""
-        length = path.stat().st_size
-        if self.size is not None and length != self.size:
-            return f"{length} bytes instead of {self.size}"
-        if self.sha256 is None:
-            return self.check(path) if self.check is not None else None
-        hasher = hashlib.sha256()
-        with path.open("rb") as stream:
-            while piece := stream.read(_CHUNK):
-                hasher.update(piece)
-        digest = hasher.hexdigest()
-        return None if digest == self.sha256.lower() else f"SHA-256 is {digest:.12}..., not {self.sha256:.12}..."
+class _Source(msgspec.Struct):
+    """Where the bytes of a part are from: its URL, and the ETag or date of the version, if there is one."""
+
+    url: str = ""
+    validator: str | None = None
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The bytes so far, and the URL and version that they are from."""
+    """The bytes so far, and a note of their source beside them."""
 
     path: Path
 
     @property
-    def note_path(self) -> Path:
+    def note(self) -> Path:
         return self.path.with_name(self.path.name + ".json")
 
     def length(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def source(self) -> tuple[str, str | None]:
-        """Return the URL, and the ETag or date that identifies the version; empty if unknown."""
+    def source(self) -> _Source:
         try:
-            note: Any = json.loads(self.note_path.read_text(encoding="utf-8"))
-            url, validator = note["url"], note["validator"]
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return "", None
-        return str(url), None if validator is None else str(validator)
+            return msgspec.json.decode(self.note.read_bytes(), type=_Source)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return _Source()
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
-        self.note_path.unlink(missing_ok=True)
+        self.note.unlink(missing_ok=True)
 
 
-def download(
-    urls: Sequence[str],
-    path: Path,
-    *,
-    size: int | None = None,
-    sha256: str | None = None,
-    check: Callable[[Path], str | None] | None = None,
-    timeout: float = 30.0,
-    retries: int = 3,
-) -> None:
-    """Download one file to `path` from the first of `urls` that serves the right bytes.
-
-    Args:
-        urls: mirrors, in order.
-        path: the final name; it appears at the end, and only then.
-        size: bytes of the file, if known.
-        sha256: hex digest, if known. A part may then be continued at another mirror.
-        check: returns what is wrong with a complete file, or None; used where no SHA-256 is known.
-        timeout: seconds without a byte that count as a stall.
-        retries: further attempts at a mirror that answered and failed.
-    """
-    part, expected = _Part(path.with_name(path.name + ".part")), _Expected(size, sha256, check)
+def get(file: RemoteFile, root: Path, title: str, *, timeout: float, retries: int) -> str | None:
+    """Download a file from the first mirror that serves the right bytes; return why if none does."""
+    path = root / file.path
+    if path.exists():  # an archive, put there by hand
+        try:
+            _unpack(path, file, root)
+        except ArchiveError as error:
+            raise PolyadicError(f"{title}: {path} is {error}; remove it and run the command again") from error
+        return None
     path.parent.mkdir(parents=True, exist_ok=True)
-    started, _ = part.source()
-    reasons = []
-    for url in sorted(urls, key=lambda url: url != started):  # the mirror of the part first
-        why = _from_mirror(url, part, expected, timeout=timeout, retries=retries)
+    part = _Part(path.with_name(path.name + ".part"))
+    started, reasons = part.source().url, []
+    for url in sorted(file.urls, key=lambda url: url != started):  # the mirror of the part first
+        why = _from_mirror(url, file, part, root=root, timeout=timeout, retries=retries)
         if why is None:
-            os.replace(part.path, path)
             part.clear()
-            return
+            return None
         reasons.append(f"{urlsplit(url).hostname}: {why}")
-    raise UnavailableError("; ".join(dict.fromkeys(reasons)) or "no mirror")
+    return "; ".join(dict.fromkeys(reasons)) or "no mirror"
 
 
-def _from_mirror(url: str, part: _Part, expected: _Expected, *, timeout: float, retries: int) -> str | None:
-    """Complete the part and check it; return the reason if this mirror cannot."""
+def _from_mirror(url: str, file: RemoteFile, part: _Part, *, root: Path, timeout: float, retries: int) -> str | None:
+    """Complete the part, check it and put it in its place; return the reason if this mirror cannot."""
     failures, most = 0, part.length()
     while True:
         try:
-            resumed = _transfer(url, part, expected, timeout)
-            problem = expected.problem(part.path)
+            resumed = _transfer(url, file, part, timeout)
+            problem = _finish(file, part.path, root)
             if problem is None:
                 return None
             part.clear()
@@ -158,23 +202,48 @@ def _from_mirror(url: str, part: _Part, expected: _Expected, *, timeout: float, 
         time.sleep(min(_PAUSE * 2 ** (failures - 1), 30))
 
 
-def _transfer(url: str, part: _Part, expected: _Expected, timeout: float) -> bool:
+def _finish(file: RemoteFile, part: Path, root: Path) -> str | None:
+    """Check a complete download and put it, or what it holds, in its place; return what is wrong with it."""
+    length = part.stat().st_size
+    if file.size is not None and length != file.size:
+        return f"{length} bytes instead of {file.size}"
+    if file.sha256 is not None:
+        hasher = hashlib.sha256()
+        with part.open("rb") as stream:
+            while piece := stream.read(_CHUNK):
+                hasher.update(piece)
+        if hasher.hexdigest() != file.sha256:
+            return f"SHA-256 is {hasher.hexdigest():.12}..., not {file.sha256:.12}..."
+    if file.unpack:
+        try:
+            _unpack(part, file, root)
+        except ArchiveError as error:
+            return str(error)
+        return None
+    problem = _wrong_format(part, file.path)
+    if problem is None:
+        os.replace(part, root / file.path)
+    return problem
+
+
+def _transfer(url: str, file: RemoteFile, part: _Part, timeout: float) -> bool:
     """Download the missing bytes; return whether some existed before."""
-    (source, validator), have = part.source(), part.length()
-    same = source == url and validator is not None
-    if not (same or expected.sha256) or have > (expected.size or have):
+    source, have = part.source(), part.length()
+    same = source.url == url and source.validator is not None
+    if not (same or file.sha256) or have > (file.size or have):
         have = 0  # of unknown origin
-    if have and have == expected.size:
+    if have and have == file.size:
         return True
     headers = {"User-Agent": "polyadic"}
     if have:
         headers["Range"] = f"bytes={have}-"
         if same:
-            headers["If-Range"] = str(validator)
+            headers["If-Range"] = str(source.validator)
     with _open(url, headers, timeout=timeout, again=same and have > 0) as answer:
-        if have and answer.status == 416 and answer.headers.get("Content-Range", "").strip() == f"bytes */{have}":
+        place = answer.headers.get("Content-Range", "").strip()
+        if have and answer.status == 416 and place == f"bytes */{have}":
             return True  # nothing is missing
-        if answer.status == 416 or (answer.status == 206 and _first_byte(answer) != have):
+        if answer.status == 416 or (answer.status == 206 and not place.startswith(f"bytes {have}-")):
             part.clear()
             raise _AttemptError("cannot resume at the byte asked for")
         if answer.status not in (200, 206):
@@ -183,16 +252,18 @@ def _transfer(url: str, part: _Part, expected: _Expected, timeout: float) -> boo
         resumed = answer.status == 206
         have = have if resumed else 0
         offered = answer.headers.get("Content-Length", "")
-        total = have + int(offered) if offered.isdecimal() else expected.size
-        if expected.size is not None and total != expected.size:
-            raise _AttemptError(f"offers {total} bytes instead of {expected.size}", again=False)
+        total = have + int(offered) if offered.isdecimal() else file.size
+        if file.size is not None and total != file.size:
+            raise _AttemptError(f"offers {total} bytes instead of {file.size}", again=False)
+        tag = answer.headers.get("ETag", "W/")
+        version = answer.headers.get("Last-Modified") if tag.startswith("W/") else tag  # a weak tag names no bytes
         with part.path.open("ab" if resumed else "wb") as out:
             # the note after the old bytes are gone, and before the new ones arrive
-            part.note_path.write_text(json.dumps({"url": url, "validator": _validator(answer)}), "utf-8")
+            part.note.write_bytes(msgspec.json.encode(_Source(url, version)))
             for piece in _pieces(answer, None if total is None else total - have, timeout):
                 out.write(piece)
                 have += len(piece)
-                progress.transfer(part.path.name.removesuffix(".part"), have, total)
+                progress.transfer(Path(file.path).name, have, total)
             out.flush()
             os.fsync(out.fileno())
     if total is not None and have < total:
@@ -227,133 +298,48 @@ def _pieces(answer: HTTPResponse | HTTPError, missing: int | None, timeout: floa
         raise _AttemptError(f"cut off ({type(error).__name__})") from None
 
 
-def _validator(answer: HTTPResponse | HTTPError) -> str | None:
-    """Return what identifies this version of the file: a strong ETag, else the date."""
-    tag: str | None = answer.headers.get("ETag")
-    if tag is not None and not tag.startswith("W/"):
-        return tag
-    date: str | None = answer.headers.get("Last-Modified")
-    return date
+def _marker(archive: Path) -> Path:
+    """Name the file that lists what was unpacked."""
+    return archive.with_name(f".{archive.name}.unpacked")
 
 
-def _first_byte(answer: HTTPResponse | HTTPError) -> int:
-    """Return where a partial answer starts; -1 if it does not say."""
-    match = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
-    return int(match[1]) if match else -1
-
-
-_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError)
-
-
-@runtime_checkable
-class Stream(Protocol):
-    """The bytes of one member."""
-
-    def read(self, length: int = ..., /) -> bytes: ...
-
-
-@dataclass(frozen=True)
-class Members:
-    """Members of an archive that are unpacked into one folder, without their own folders."""
-
-    patterns: tuple[str, ...]  # each matches the end of a member's path: "sg_train_images/*"
-    folder: str  # under the root
-    count: int = 1  # with this many files in the folder the archive is not needed
-
-    @property
-    def names(self) -> str:
-        """The pattern of the file names."""
-        return PurePosixPath(self.patterns[0]).name
-
-    @property
-    def place(self) -> str:
-        """The file, or the folder of many, that unpacking creates."""
-        return self.folder if "*" in self.names else str(PurePosixPath(self.folder) / self.names)
-
-    def have(self, root: Path) -> int:
-        """Count the files that are in their folder."""
-        folder = root / self.folder
-        names = os.listdir(folder) if folder.is_dir() else []
-        return sum(fnmatchcase(name, self.names) and not name.startswith(".") for name in names)
-
-    def match(self, member: PurePosixPath) -> bool:
-        """Return whether a member is one of these; hidden files and macOS metadata never are."""
-        if member.name.startswith(".") or "__MACOSX" in member.parts:
-            return False
-        return any(member.match(pattern) for pattern in self.patterns)
-
-
-class ArchiveError(Exception):
-    """What a file is instead of an intact archive with the members that we need: "a web page"."""
-
-
-def is_unpacked(archive: Path, wanted: Sequence[Members], root: Path) -> bool:
-    """Return whether everything from the archive is still there, or else as many files as there should be."""
-    marker = _marker(archive)
-    listed = marker.read_text("utf-8").splitlines() if marker.exists() else []
-    if listed and all((root / place).exists() for place in listed):
-        return True
-    return all(group.have(root) >= group.count for group in wanted)
-
-
-def read_through(archive: Path, wanted: Sequence[Members]) -> None:
-    """Read every needed member to its end, which verifies its checksum."""
-    _walk(archive, wanted, _drain)
-
-
-def unpack(archive: Path, wanted: Sequence[Members], root: Path) -> None:
-    """Unpack all needed members, or none; files that exist already are left as they are."""
-    waiting: dict[str, Path] = {}  # place under the root: temporary file on the same disk
-    hidden = {group.folder: root / group.folder / f".{archive.name}.unpacking" for group in wanted}
-
-    def save(place: PurePosixPath, stream: Stream) -> None:
-        path = hidden[str(place.parent)] / place.name
-        waiting[str(place)] = path
-        with path.open("wb") as out:
-            shutil.copyfileobj(stream, out)
-
+def _unpack(archive: Path, file: RemoteFile, root: Path) -> None:
+    """Unpack all needed members, which verifies their checksums, or none; existing files are left as they are."""
+    hidden = root / ".unpacking"
+    waiting: dict[PurePosixPath, Path] = {}  # place under the root: temporary file on the same disk
+    missing = set(file.unpack)
+    length, name = archive.stat().st_size, Path(file.path).name
+    shutil.rmtree(hidden, ignore_errors=True)
+    hidden.mkdir()
     try:
-        for folder in hidden.values():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-        _walk(archive, wanted, save, text=f"unpack {archive.name}")
-        for place, path in waiting.items():
-            if not (root / place).exists():
-                os.replace(path, root / place)
-        write_text(_marker(archive), "".join(f"{place}\n" for place in waiting))
-    finally:
-        for folder in hidden.values():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _walk(
-    archive: Path, wanted: Sequence[Members], use: Callable[[PurePosixPath, Stream], None], text: str = ""
-) -> None:
-    """Call `use` with the place under the root and the bytes of each needed member."""
-    seen: set[Members] = set()
-    length = archive.stat().st_size
-    try:
-        with archive.open("rb") as raw, closing(_members(raw)) as members:
-            for name, stream in members:
-                path = PurePosixPath(name)
-                if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
-                    raise ArchiveError(f"an archive that reaches outside its folder ({name!r:.80})")
-                group = next((group for group in wanted if group.match(path)), None)
+        with archive.open("rb") as raw:
+            for member, stream in _members(raw):
+                path = PurePosixPath(member)
+                group = next((group for group in file.unpack if group.match(path)), None)
                 if group is not None:
-                    if stream is None:
-                        raise ArchiveError(f"an archive with a link in place of a file ({name!r:.80})")
-                    use(PurePosixPath(group.folder) / path.name, stream)
-                    seen.add(group)
-                if text:
-                    progress.transfer(text, raw.tell(), length)
-    except _DAMAGED as error:
+                    if stream is None or re.search(r"[\\:]", path.name):
+                        raise ArchiveError(f"an archive with a link or an unsafe name ({member!r:.80})")
+                    place = PurePosixPath(group.folder) / path.name
+                    waiting[place] = hidden / str(len(waiting))
+                    with waiting[place].open("wb") as out:
+                        shutil.copyfileobj(stream, out)
+                    missing.discard(group)
+                progress.transfer(f"unpack {name}", raw.tell(), length)
+        if missing:
+            absent = [group.patterns[0] for group in file.unpack if group in missing]
+            raise ArchiveError(f"an archive without {', '.join(absent)}")
+        for place, temporary in waiting.items():
+            (root / place).parent.mkdir(parents=True, exist_ok=True)
+            if not (root / place).exists():
+                os.replace(temporary, root / place)
+        write_text(_marker(root / file.path), "".join(f"{place}\n" for place in waiting))
+    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError) as error:
         raise ArchiveError(f"damaged ({str(error) or type(error).__name__:.80})") from error
-    absent = [group.patterns[0] for group in wanted if group not in seen]
-    if absent:
-        raise ArchiveError(f"an archive without {', '.join(absent)}")
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _members(raw: BufferedReader) -> Generator[tuple[str, Stream | None], None, None]:
+def _members(raw: BufferedReader) -> Iterator[tuple[str, IO[bytes] | None]]:
     """Yield name and bytes of all members but folders, in the order of the archive; None for links and devices."""
     head = raw.read(64)
     raw.seek(0)
@@ -370,16 +356,7 @@ def _members(raw: BufferedReader) -> Generator[tuple[str, Stream | None], None, 
             for member in tar:
                 if not member.isdir():
                     yield member.name, tar.extractfile(member) if member.isfile() else None
-            while plain.read(1 << 20):  # the checksum is at the end
+            while plain.read(_CHUNK):  # the checksum is at the end
                 pass
     else:
         raise ArchiveError("a web page" if head.lstrip().startswith(b"<") else "neither a zip nor a tar.gz archive")
-
-
-def _drain(place: PurePosixPath, stream: Stream) -> None:
-    while stream.read(1 << 20):
-        pass
-
-
-def _marker(archive: Path) -> Path:
-    return archive.with_name(f".{archive.name}.unpacked")

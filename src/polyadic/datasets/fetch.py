@@ -1,42 +1,19 @@
 """Sources of the datasets, and `fetch`, which downloads what their readers need into a root folder.
 
-The addresses are those on the pages of the authors and of later projects. A downloaded archive is removed after
-unpacking; one that was put there by hand, or left by an interrupted unpacking, stays.
+The addresses are those on the pages of the authors and of later projects. An archive that was put into the root by hand
+is unpacked and stays.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from polyadic.datasets.download import (
-    ArchiveError,
-    Members,
-    UnavailableError,
-    download,
-    is_unpacked,
-    read_through,
-    unpack,
-)
+from polyadic.datasets.download import Members, RemoteFile, get, is_there
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """One file of a dataset. Size and SHA-256 are given where published and where all mirrors serve the same bytes."""
-
-    path: str  # under the root
-    urls: tuple[str, ...]  # mirrors, in order
-    size: int | None = None
-    sha256: str | None = None
-    unpack: tuple[Members, ...] = ()  # an archive (zip or tar.gz, by its first bytes) if not empty
-    by_hand: str = ""  # page for a download by hand; the first mirror if empty
 
 
 def _visual_genome_images(name: str, size: int, sha256: str) -> RemoteFile:
@@ -148,103 +125,47 @@ def fetch(
     if not (timeout > 0 and retries >= 0):
         raise PolyadicError(f"fetch: timeout must be positive and retries not negative, got {timeout} and {retries}")
     root, title = Path(root).expanduser(), name.upper()
-    bring = partial(download, timeout=timeout, retries=retries)
+    files = FILES[name] if files is None else files
     new: list[Path] = []
     failed: list[str] = []
     try:
-        missing = [file for file in (FILES[name] if files is None else files) if not _is_there(file, root, title)]
+        missing = [file for file in files if not is_there(file, root, title)]
         if missing:
             root.mkdir(parents=True, exist_ok=True)
             with _only_one(root, title):
                 for file in missing:
-                    got, lost = _get(file, root, title, bring)
-                    new += got
-                    failed += lost
+                    why = get(file, root, title, timeout=timeout, retries=retries)
+                    if why is None:
+                        new += [root / place for place in [group.place for group in file.unpack] or [file.path]]
+                    else:
+                        page = f"download it by hand, e.g. from {file.by_hand or file.urls[0]}, to {root / file.path}"
+                        failed.append(f"{file.path} could not be fetched ({why}): {page}")
     except OSError as error:
         cure = "choose another --root"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             cure = "free some space and run the command again, which resumes"
-        raise PolyadicError(
-            f"{title}: cannot write to {error.filename or root}: {error.strerror or error}; {cure}"
-        ) from error
+        where = error.filename or root
+        raise PolyadicError(f"{title}: cannot write to {where}: {error.strerror or error}; {cure}") from error
     if failed:
         raise PolyadicError(" ".join(f"{title}: {'; '.join(failed)}; then run the command again".split()))
-    for members in dict.fromkeys(members for file in files or FILES[name] for members in file.unpack):
-        have = members.have(root)
-        if have < members.count:
-            text = f"{title}: {root / members.place} has {have:,} files, the dataset has {members.count:,}"
+    for group in dict.fromkeys(group for file in files for group in file.unpack):
+        have = group.have(root)
+        if have < group.count:
+            text = f"{title}: {root / group.place} has {have:,} files, the dataset has {group.count:,}"
             warnings.warn(text, PolyadicWarning, stacklevel=2)
     return new
 
 
-def _is_there(file: RemoteFile, root: Path, title: str) -> bool:
-    """Return whether the file exists, fetched or put there by hand; refuse one of a wrong format."""
-    path = root / file.path
-    if file.unpack:
-        return is_unpacked(path, file.unpack, root)
-    if not path.exists():
-        return False
-    problem = _problem(file, path)
-    if problem is not None:
-        raise PolyadicError(f"{title}: {path} is {problem}; remove it and run the command again")
-    return True
-
-
-def _get(file: RemoteFile, root: Path, title: str, bring: Callable[..., None]) -> tuple[list[Path], list[str]]:
-    """Download one file unless it was put there by hand, and unpack it: what is new, or what to do by hand."""
-    path = root / file.path
-    by_hand = path.exists()
-    try:
-        if not by_hand:
-            bring(file.urls, path, size=file.size, sha256=file.sha256, check=partial(_problem, file))
-        if not file.unpack:
-            return [path], []
-        unpack(path, file.unpack, root)
-    except UnavailableError as error:
-        page = file.by_hand or file.urls[0]
-        return [], [f"{file.path} could not be fetched ({error}): download it by hand, e.g. from {page}, to {path}"]
-    except ArchiveError as error:
-        raise PolyadicError(f"{title}: {path} is {error}; remove it and run the command again") from error
-    if not by_hand:
-        path.unlink()
-    return [root / members.place for members in file.unpack], []
-
-
-def _problem(file: RemoteFile, path: Path) -> str | None:
-    """Return what the file at `path` is instead of what it should be, or None. An archive is read to its end."""
-    if file.unpack:
-        try:
-            read_through(path, file.unpack)
-        except ArchiveError as error:
-            return str(error)
-        return None
-    with path.open("rb") as stream:
-        head = stream.read(64)
-    if head.lstrip().startswith(b"<"):
-        return "a web page"
-    if file.path.endswith(".h5") and not head.startswith(b"\x89HDF\r\n\x1a\n"):
-        return "not an HDF5 file"
-    if file.path.endswith(".json"):
-        try:
-            json.loads(path.read_bytes())
-        except ValueError:
-            return "not a JSON file"
-    return None
-
-
 @contextmanager
 def _only_one(root: Path, title: str) -> Iterator[None]:
-    """Lock the folder. The system drops the lock when the process ends; without `fcntl` there is none."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
+    """Lock the folder. The system drops the lock when the process ends; not every system has locks."""
     with (root / ".fetch.lock").open("w") as file:
         try:
+            import fcntl
+
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise PolyadicError(f"{title}: another fetch is filling {root}; wait for it, or stop it") from None
-        except OSError:  # a file system without locks
+        except (ImportError, OSError):
             pass
         yield

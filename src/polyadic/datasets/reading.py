@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
-from jaxtyping import Float, Int
 
-from polyadic.files import is_number, is_positive, parse_json
-from polyadic.structures.scenes import Problem
-from polyadic.structures.vocabulary import PolyadicError
+from polyadic.files import parse_json
+from polyadic.structures.images import picture_size
+from polyadic.structures.scenes import Problem, Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 Size = tuple[float, float]
+Side = Annotated[float, msgspec.Meta(gt=0)]
+Kind = TypeVar("Kind")
+_LARGEST = 1e18  # no pixel is beyond this
+
+
+class FrameRecord(msgspec.Struct):
+    """The size of an image, in pixels."""
+
+    width: Side
+    height: Side
+
+    @property
+    def size(self) -> Size:
+        return self.width, self.height
+
+
+class ImageRecord(FrameRecord):
+    """A record of Visual Genome's `image_data.json`."""
+
+    image_id: int
 
 
 @dataclass
@@ -53,9 +75,20 @@ class Location(NamedTuple):
     def add(self, kind: str, field: str, message: str, severity: Literal["error", "warning"] = "error") -> None:
         self.report.problems.append(Problem(kind, self.file, self.record, field, message, severity))
 
-    def box_ok(self, box: Any, size: Size | None, field: str) -> bool:
+    def parse(self, record: Any, kind: type[Kind]) -> Kind | None:
+        """Convert a JSON value to a type that msgspec knows, or report what is wrong with it."""
+        try:
+            return msgspec.convert(record, kind)
+        except msgspec.ValidationError as error:
+            text, _, place = str(error).partition(" - at ")
+            missing = re.search("required field `(.*)`", text)
+            field = f"{place.strip('`$.')}.{missing[1] if missing else ''}".strip(".")
+            self.add("bad record", field, f"{text} in {record!r:.80}")
+            return None
+
+    def box_ok(self, box: Sequence[float], size: Size | None, field: str) -> bool:
         """Return whether xyxy numbers are a box: an inverted box is an error, one that leaves the frame a warning."""
-        if not (isinstance(box, (list, tuple)) and len(box) == 4 and all(map(is_number, box))):
+        if not all(abs(side) < _LARGEST for side in box):  # nor NaN
             self.add("not a box", field, f"a box is four finite numbers, got {box!r:.80}")
             return False
         x1, y1, x2, y2 = box
@@ -68,43 +101,55 @@ class Location(NamedTuple):
             self.add("box outside the frame", field, f"xyxy {list(box)} leaves {frame}; kept unchanged", "warning")
         return True
 
-    def class_ok(self, index: Any, start: int, n: int, field: str) -> bool:
+    def class_ok(self, index: float, start: int, n: int, field: str) -> bool:
         """Return whether a class number is one of `n` that count from `start`."""
-        if is_number(index) and start <= index < start + n and index == int(index):
+        if start <= index < start + n and index == int(index):
             return True
         self.add("unknown class", field, f"expected a class from {start} to {start + n - 1}, got {index!r:.40}")
         return False
 
-    def size(self, record: Any) -> Size | None:
-        """Read the width and height of a record."""
-        sides: list[Any] = [record]
-        if isinstance(record, dict):
-            sides = [record.get("width"), record.get("height")]
-        if len(sides) == 2 and all(map(is_positive, sides)):
-            return float(sides[0]), float(sides[1])
-        got = " and ".join(f"{side!r:.40}" for side in sides)
-        self.add("no frame size", "width, height", f"expected a width and a height above 0, got {got}")
-        return None
+    def picture_size(self, image: Path) -> Size | None:
+        """Read the size of a picture, if it exists."""
+        size = picture_size(image) if image.exists() else None
+        if size is None and image.exists():
+            self.add("unreadable picture", "", "its size is the frame, but it cannot be read")
+        return size
 
 
+@dataclass
 class RelatedBoxes:
     """Collect the objects of an image whose file lists boxes only inside relations.
 
     The same box with the same class is one object; a box with two classes is two objects.
     """
 
-    def __init__(self) -> None:
-        self.objects: dict[tuple[float, ...], int] = {}  # (class, x1, y1, x2, y2) -> index
-        self.relations: list[tuple[int, int, int]] = []
+    vocabulary: Vocabulary
+    size: Size | None
+    fields: tuple[str, str, str, str, str]  # names in reports: subject's class and box, predicate, object's class, box
+    start: int = 0  # number of the first object class
+    objects: dict[tuple[float, ...], int] = field(default_factory=dict)  # (class, x1, y1, x2, y2) -> index
+    relations: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def index(self, label: float, box: Iterable[float]) -> int:
-        return self.objects.setdefault((label, *box), len(self.objects))
+    def add(self, at: Location, *values: Any) -> None:
+        """Add a relation, given in the order of `fields`, or report what is wrong with it."""
+        subject, subject_box, predicate, object, object_box = values
+        names, known = self.fields, len(self.vocabulary.objects)
+        good = [
+            at.class_ok(subject, self.start, known, names[0]),
+            at.box_ok(subject_box, self.size, names[1]),
+            at.class_ok(predicate, 0, len(self.vocabulary.predicates), names[2]),
+            at.class_ok(object, self.start, known, names[3]),
+            at.box_ok(object_box, self.size, names[4]),
+        ]
+        if all(good):
+            ends = [(subject - self.start, *subject_box), (object - self.start, *object_box)]
+            first, second = (self.objects.setdefault(end, len(self.objects)) for end in ends)
+            self.relations.append((first, int(predicate), second))
 
-    def arrays(self) -> tuple[Float[np.ndarray, "N 4"], Int[np.ndarray, " N"], Int[np.ndarray, "M 3"]]:
-        """Return boxes, labels and relations, as `Scene` takes them."""
+    def scene(self, name: str, image: Path, **extra: Any) -> Scene:
         rows = np.asarray(list(self.objects), np.float64).reshape(-1, 5)
         relations = np.asarray(self.relations, np.int64).reshape(-1, 3)
-        return rows[:, 1:], rows[:, 0].astype(np.int64), relations
+        return Scene(name, image, self.size, rows[:, 1:], rows[:, 0].astype(np.int64), relations, extra)
 
 
 class ImageFolders:
@@ -139,15 +184,15 @@ class ImageFolders:
         return self.names[folder]
 
 
-def read_json(path: Path, advice: str) -> Any:
-    """Read the JSON value of a file; `advice` says what to do if it is missing."""
+def read_json(path: Path, advice: str, kind: Any = Any) -> Any:
+    """Read the JSON value of a file as a type that msgspec knows; `advice` says what to do if it is missing."""
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PolyadicError(f"no {path}. {advice}") from error
     except IsADirectoryError as error:
         raise PolyadicError(f"{path} is a folder, expected a JSON file") from error
-    return parse_json(text, str(path))
+    return parse_json(text, str(path), kind)
 
 
 def first(names: Iterable[str], n: int = 3) -> str:
@@ -210,28 +255,6 @@ def read_array(parent: Any, name: str, width: int, path: Path, kinds: str = "iu"
     values = np.empty(shape, dtype)
     if values.size:
         item.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
-    return values
-
-
-def read_scalars(parent: Any, name: str, path: Path) -> Mapping[str, Any]:
-    """Read a group of scalars as {name: text or number}; an absent group is empty."""
-    import h5py
-
-    group = parent.get(name)
-    if not isinstance(group, h5py.Group):
-        return {}
-    values = {}
-    for key in group:
-        item = h5py.h5o.open(group.id, key.encode())
-        if not isinstance(item, h5py.h5d.DatasetID):
-            raise PolyadicError(f"{path}: {_join(group, key)!r} must be a text or a number, got a group")
-        value = np.empty(item.shape, item.dtype)
-        item.read(h5py.h5s.ALL, h5py.h5s.ALL, value)
-        try:
-            scalar: Any = value.tolist()
-            values[key] = scalar.decode() if isinstance(scalar, bytes) else scalar
-        except UnicodeDecodeError as error:
-            raise PolyadicError(f"{path}: {_join(group, key)!r} is not UTF-8 text") from error
     return values
 
 

@@ -9,14 +9,13 @@ are the validation split.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
-from polyadic.datasets.reading import ImageFolders, Report, open_h5, read_array, read_json
+from polyadic.datasets.reading import ImageFolders, ImageRecord, Location, Report, open_h5, read_array, read_json
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -31,33 +30,30 @@ PER_RELATION = {"predicates": 1, "relationships": 2}
 
 def read(root: Path, split: str, report: Report) -> Dataset:
     """Read every image of a split; 108,073 images take seconds."""
-    if split not in SPLITS:
-        raise PolyadicError(f"vg150: no split {split!r} on disk; known: {', '.join(SPLITS)}")
     advice = f"Get it with: polyadic data fetch vg150 --root {root}"
-    dicts = read_json(root / DICTS, advice)
+    dicts = read_json(root / DICTS, advice, dict[str, Any])
     names = [_class_names(dicts, key, root / DICTS) for key in ("label_to_idx", "predicate_to_idx")]
     vocabulary = Vocabulary(*names)
     fields = _fields(root / H5, advice)
     records = _image_data(root / IMAGE_DATA, advice, len(fields["split"]))
     for row in np.flatnonzero(~np.isin(fields["split"], list(SPLITS.values()))).tolist():
         report.at(H5, f"record {row}").add("unknown split", "split", f"expected 0 or 2, got {fields['split'][row]}")
-    rows = np.flatnonzero(fields["split"] == SPLITS[split])
-    images, frames = _frames(records, rows, report)
-    where = [f"record {row}" if name is None else f"image {name}" for name, row in zip(images, rows, strict=True)]
-    boxes = _Rows.read("box", fields, rows, where, report)
-    relations = _Rows.read("rel", fields, rows, where, report)
-    xyxy, labels = _boxes(fields, boxes, frames, len(vocabulary.objects), report)
-    triples, kept = _relations(fields, boxes, relations, len(vocabulary.predicates), report)
-    box_ends, relation_ends = _ends(boxes.owner, len(rows)), _ends(relations.owner[kept], len(rows))
     pictures = ImageFolders(*(root / folder for folder in ("images", "VG_100K", "VG_100K_2")))
-    scenes = []
-    for i, name in enumerate(images):
-        if name is None:
+    scenes: dict[int, Scene] = {}
+    for row in np.flatnonzero(fields["split"] == SPLITS[split]).tolist():
+        at = report.at(IMAGE_DATA, f"record {row}")
+        record = at.parse(records[row], ImageRecord)
+        if record is None:
             continue
-        frame = (float(frames[i, 0]), float(frames[i, 1])) if frames[i, 0] > 0 else None
-        b, r = slice(box_ends[i], box_ends[i + 1]), slice(relation_ends[i], relation_ends[i + 1])
-        scenes.append(Scene(name, pictures.path(f"{name}.jpg"), frame, xyxy[b], labels[b], triples[r]))
-    return Dataset("vg150", split, vocabulary, tuple(scenes), root)
+        if record.image_id in scenes:
+            at.add("duplicate image", "image_id", f"image {record.image_id} has another record")
+            continue
+        name = str(record.image_id)
+        longer = max(record.size)
+        frame = record.width * LONGER_SIDE / longer, record.height * LONGER_SIDE / longer
+        annotations = _annotations(fields, row, frame, vocabulary, report.at(H5, f"image {name}"))
+        scenes[record.image_id] = Scene(name, pictures.path(f"{name}.jpg"), frame, *annotations)
+    return Dataset("vg150", split, vocabulary, tuple(scenes.values()), root)
 
 
 def tidy(dataset: Dataset) -> Dataset:
@@ -80,18 +76,15 @@ def held_out(scenes: tuple[Scene, ...]) -> set[str]:
     return {scene.name for scene in scenes[:n]}
 
 
-def _class_names(dicts: Any, key: str, file: Path) -> tuple[str, ...]:
+def _class_names(dicts: Mapping[str, Any], key: str, file: Path) -> tuple[str, ...]:
     """Return names in the order of their numbers, which must be 1 to n."""
-    numbers = dicts.get(key) if isinstance(dicts, dict) else None
-    if not isinstance(numbers, dict) or not numbers:
+    numbers = dicts.get(key)
+    if not isinstance(numbers, dict) or sorted(map(repr, numbers.values())) != sorted(
+        map(repr, range(1, len(numbers) + 1))
+    ):
         got = "no such key" if numbers is None else f"{numbers!r:.60}"
-        raise PolyadicError(f"{file}, {key}: expected {{name: number from 1}}, got {got}")
-    inverse = {number: name for name, number in numbers.items() if type(number) is int}
-    for name, number in numbers.items():
-        if type(number) is not int or not 1 <= number <= len(numbers) or inverse[number] != name or not name:
-            rule = f"each name needs a unique number from 1 to {len(numbers)}"
-            raise PolyadicError(f"{file}, {key}, {name!r}: {rule}, got {number!r:.40}")
-    return tuple(inverse[number] for number in range(1, len(numbers) + 1))
+        raise PolyadicError(f"{file}, {key}: expected {{name: number}} with each number from 1 once, got {got}")
+    return tuple(sorted(numbers, key=numbers.__getitem__))
 
 
 def _fields(file: Path, advice: str) -> Mapping[str, np.ndarray]:
@@ -107,9 +100,7 @@ def _fields(file: Path, advice: str) -> Mapping[str, np.ndarray]:
 
 def _image_data(file: Path, advice: str, n: int) -> list[Any]:
     """Read the records in the h5's order, without the corrupted pictures."""
-    records = read_json(file, advice)
-    if not isinstance(records, list):
-        raise PolyadicError(f"{file}: expected a list of {{image_id, width, height}}, got {records!r:.60}")
+    records = read_json(file, advice, list[Any])
     kept = [record for record in records if not (isinstance(record, dict) and record.get("image_id") in CORRUPTED)]
     if len(kept) != n:
         raise PolyadicError(
@@ -119,119 +110,43 @@ def _image_data(file: Path, advice: str, n: int) -> list[Any]:
     return kept
 
 
-def _frames(
-    records: list[Any], rows: Int[np.ndarray, " I"], report: Report
-) -> tuple[list[str | None], Float[np.ndarray, "I 2"]]:
-    """Return the names of the images (None: unusable) and their frames (0: unknown)."""
-    first: dict[Any, int] = {}
-    for row, record in enumerate(records):
-        if isinstance(record, dict) and type(record.get("image_id")) is int:
-            first.setdefault(record["image_id"], row)
-    names: list[str | None] = []
-    sizes = np.zeros((len(rows), 2))
-    for number, row in enumerate(rows.tolist()):
-        record, name = records[row], None
-        at = report.at(IMAGE_DATA, f"record {row}")
-        if not isinstance(record, dict):
-            at.add("not a record", "", f"expected {{image_id, width, height}}, got {record!r:.60}")
-        elif type(id := record.get("image_id")) is not int:
-            at.add("no image id", "image_id", f"expected a whole number, got {id!r:.40}")
-        elif first[id] != row:
-            at.add("duplicate image", "image_id", f"image {id} is already record {first[id]}")
-        else:
-            name = str(id)
-            sizes[number] = report.at(IMAGE_DATA, f"image {id}").size(record) or 0
-        names.append(name)
-    longer = sizes.max(1, keepdims=True)
-    return names, np.divide(sizes * LONGER_SIDE, longer, out=np.zeros_like(sizes), where=longer > 0)
+def _annotations(
+    fields: Mapping[str, np.ndarray], row: int, frame: tuple[float, float], vocabulary: Vocabulary, at: Location
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return boxes, labels and relations of one image, without those that are reported as unusable."""
+    boxes, relations = _rows(fields, "box", row, at), _rows(fields, "rel", row, at)
+    x, y, w, h = fields["boxes_1024"][boxes].astype(np.float64).T
+    xyxy = np.stack([x - w / 2, y - h / 2, x - w / 2 + w, y - h / 2 + h], axis=1)  # exact: halves
+    labels = fields["labels"][boxes, 0].astype(np.int64) - 1
+    ends = fields["relationships"][relations].astype(np.int64) - boxes.start
+    predicates = fields["predicates"][relations, 0].astype(np.int64) - 1
+    objects, verbs = len(vocabulary.objects), len(vocabulary.predicates)
+    suspect = (w < 0) | (h < 0) | (xyxy[:, :2] < -1).any(1) | (xyxy[:, 2:] > np.asarray(frame) + 1).any(1)
+    for i in np.flatnonzero(suspect | (labels < 0) | (labels >= objects)).tolist():
+        box = at.report.at(H5, f"{at.record}, box {i}")
+        if not box.box_ok(xyxy[i].tolist(), frame, "boxes_1024"):
+            xyxy[i] = 0
+        box.class_ok(int(labels[i]) + 1, 1, objects, "labels")
+    dangling = ((ends < 0) | (ends >= len(xyxy))).any(1)
+    wrong = dangling | (predicates < 0) | (predicates >= verbs)
+    for i in np.flatnonzero(wrong).tolist():
+        relation = at.report.at(H5, f"{at.record}, relation {i}")
+        relation.class_ok(int(predicates[i]) + 1, 1, verbs, "predicates")
+        if dangling[i]:
+            message = (
+                f"must be two of the boxes {boxes.start} to {boxes.stop - 1}, got {(ends[i] + boxes.start).tolist()}"
+            )
+            relation.add("dangling relation", "relationships", message)
+    return xyxy, labels, np.stack([ends[:, 0], predicates, ends[:, 1]], axis=1)[~wrong]
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The rows of the box or relation tables that belong to some images, image by image."""
-
-    at: Int[np.ndarray, " N"]  # row in the table
-    owner: Int[np.ndarray, " N"]  # image that it belongs to
-    first: Int[np.ndarray, " I"]  # row of each image
-    count: Int[np.ndarray, " I"]
-    where: list[str]  # name of each image in the report
-
-    @classmethod
-    def read(
-        cls,
-        kind: Literal["box", "rel"],
-        fields: Mapping[str, np.ndarray],
-        rows: Int[np.ndarray, " I"],
-        where: list[str],
-        report: Report,
-    ) -> _Rows:
-        """Read first and last row of each image, inclusive; both are -1 for an image without any."""
-        first, last = (fields[f"img_to_{end}_{kind}"].astype(np.int64) for end in ("first", "last"))
-        n = len(fields["labels" if kind == "box" else "predicates"])
-        some = (first >= 0) & (first <= last) & (last < n)
-        valid = some | ((first == -1) & (last == -1))
-        count = np.where(some, last - first + 1, 0)
-        unused = n - int(count.sum())
-        if unused > 0 and valid.all():
-            message = f"{unused:,} of {n:,} rows are in no image and are left out"
-            report.at(H5).add("unused rows", f"img_to_first_{kind}", message, "warning")
-        for i in np.flatnonzero(~valid[rows]).tolist():
-            message = f"expected a first and a last row (or -1, -1), got {[int(first[rows[i]]), int(last[rows[i]])]}"
-            report.at(H5, where[i]).add("invalid rows", f"img_to_first_{kind}", message)
-        first, count = np.where(some, first, 0)[rows], count[rows]
-        owner = np.repeat(np.arange(len(rows)), count)
-        at = np.arange(len(owner)) + (first - (np.cumsum(count) - count))[owner]
-        return cls(at, owner, first, count, where)
-
-    def name(self, row: int, item: str) -> str:
-        """Name one row in the report."""
-        i = int(self.owner[row])
-        return f"{self.where[i]}, {item} {self.at[row] - self.first[i]}"
-
-
-def _boxes(
-    fields: Mapping[str, np.ndarray], rows: _Rows, frames: Float[np.ndarray, "I 2"], classes: int, report: Report
-) -> tuple[Float[np.ndarray, "N 4"], Int[np.ndarray, " N"]]:
-    """Return xyxy boxes and labels; only suspicious ones are checked one by one."""
-    xc, yc, w, h = fields["boxes_1024"][rows.at].astype(np.float64).T
-    boxes = np.stack([xc - w / 2, yc - h / 2, xc - w / 2 + w, yc - h / 2 + h], axis=1)  # exact: halves
-    low, high, frame = boxes[:, :2], boxes[:, 2:], frames[rows.owner]
-    suspect = (high < low).any(1) | (low < -1).any(1) | (high > frame + 1).any(1)
-    for row in np.flatnonzero(suspect).tolist():
-        size = (float(frame[row, 0]), float(frame[row, 1])) if frame[row, 0] > 0 else None
-        if not report.at(H5, rows.name(row, "box")).box_ok(boxes[row].tolist(), size, "boxes_1024"):
-            boxes[row] = 0  # reported; reading continues
-    labels = fields["labels"][rows.at, 0].astype(np.int64) - 1
-    _known(labels, classes, rows, field="labels", item="box", report=report)
-    return boxes, labels
-
-
-def _relations(
-    fields: Mapping[str, np.ndarray], boxes: _Rows, rows: _Rows, classes: int, report: Report
-) -> tuple[Int[np.ndarray, "M 3"], Bool[np.ndarray, " N"]]:
-    """Return (subject box, predicate, object box) within each image, and which rows are valid."""
-    first, count = boxes.first[rows.owner], boxes.count[rows.owner]
-    ends = fields["relationships"][rows.at].astype(np.int64) - first[:, None]
-    predicates = fields["predicates"][rows.at, 0].astype(np.int64) - 1
-    known = _known(predicates, classes, rows, field="predicates", item="relation", report=report)
-    inside = ((ends >= 0) & (ends < count[:, None])).all(1)
-    for row in np.flatnonzero(~inside).tolist():
-        allowed = f"{first[row]} to {first[row] + count[row] - 1}" if count[row] else "none"
-        message = f"must be boxes of this image ({allowed}), got {fields['relationships'][rows.at[row]].tolist()}"
-        report.at(H5, rows.name(row, "relation")).add("dangling relation", "relationships", message)
-    valid = known & inside
-    return np.stack([ends[:, 0], predicates, ends[:, 1]], axis=1)[valid], valid
-
-
-def _known(
-    classes: Int[np.ndarray, " N"], n: int, rows: _Rows, *, field: str, item: str, report: Report
-) -> Bool[np.ndarray, " N"]:
-    known = (classes >= 0) & (classes < n)
-    for row in np.flatnonzero(~known).tolist():
-        report.at(H5, rows.name(row, item)).class_ok(int(classes[row]) + 1, 1, n, field)
-    return known
-
-
-def _ends(owner: Int[np.ndarray, " N"], images: int) -> Int[np.ndarray, " I1"]:
-    """Return where the rows of each image end, after a 0."""
-    return np.cumsum(np.concatenate([[0], np.bincount(owner, minlength=images)]))
+def _rows(fields: Mapping[str, np.ndarray], kind: str, row: int, at: Location) -> slice:
+    """Return the rows of an image in the table of boxes or relations; first and last are -1 if it has none."""
+    first, last = (int(fields[f"img_to_{end}_{kind}"][row]) for end in ("first", "last"))
+    if first == last == -1:
+        return slice(0, 0)
+    if not 0 <= first <= last < len(fields["labels" if kind == "box" else "predicates"]):
+        message = f"expected a first and a last row (or -1, -1), got {[first, last]}"
+        at.add("invalid rows", f"img_to_first_{kind}", message)
+        return slice(0, 0)
+    return slice(first, last + 1)

@@ -7,105 +7,69 @@ h5 may give the size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from polyadic.datasets.reading import (
     ImageFolders,
+    ImageRecord,
     RelatedBoxes,
     Report,
-    Size,
     open_h5,
     read_array,
     read_group,
     read_json,
-    read_scalars,
 )
-from polyadic.structures.images import picture_size
-from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.scenes import Dataset
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 H5, IMAGE_DATA = "vg1_2_meta.h5", "image_data.json"
-FIELDS = {"sub_boxes": 4, "obj_boxes": 4, "rlp_labels": 3}
+WIDTHS = {"sub_boxes": 4, "obj_boxes": 4, "rlp_labels": 3}
+FIELDS = ("rlp_labels, column 0", "sub_boxes", "rlp_labels, column 1", "rlp_labels, column 2", "obj_boxes")
 
 
 def read(root: Path, split: str, report: Report) -> Dataset:
     """Read every image of a split."""
     file = root / H5
     pictures = ImageFolders(*(root / folder for folder in ("images", "VG_100K", "VG_100K_2")))
-    records = _image_data(root / IMAGE_DATA)
+    listed = read_json(root / IMAGE_DATA, "", list[dict[str, Any]]) if (root / IMAGE_DATA).exists() else []
+    records = {str(record.get("image_id")): record for record in listed}
     scenes = []
     with open_h5(file, f"Get it with: polyadic data fetch vg200 --root {root}") as h5:
-        meta = read_group(h5, "meta", file)
-        vocabulary = Vocabulary(_names(meta, "cls", 1, file), _names(meta, "pre", 0, file))
-        stored = read_scalars(meta, "imid2path", file)
-        images = read_group(read_group(h5, "gt", file), split, file)
+        vocabulary = Vocabulary(_names(h5, "cls", 1, file), _names(h5, "pre", 0, file))
+        images = read_group(h5, f"gt/{split}", file)
         for name in images:
+            at = report.at(file, f"image {name}")
             try:
-                tables = [read_array(images, f"{name}/{field}", width, file, "iuf") for field, width in FIELDS.items()]
+                tables = [read_array(images, f"{name}/{field}", width, file, "iuf") for field, width in WIDTHS.items()]
             except PolyadicError as error:
-                report.at(file, f"image {name}").add("no relations", "", str(error).removeprefix(f"{file}: "))
+                at.add("no relations", "", str(error).removeprefix(f"{file}: "))
                 continue
-            picture = pictures.path(f"{name}.jpg", Path(str(stored.get(name, name))).name)
-            size = _size(name, picture, records, report)
-            boxes = _related_boxes(tables, size, vocabulary, report=report, file=file, name=name)
-            scenes.append(Scene(name, picture, size, *boxes.arrays()))
+            if len({len(table) for table in tables}) > 1:
+                message = f"need one length, got {[len(table) for table in tables]}"
+                at.add("lengths differ", ", ".join(WIDTHS), message)
+                continue
+            picture = pictures.path(f"{name}.jpg")
+            size = report.at(picture, name).picture_size(picture)
+            if not picture.exists() and name in records:
+                record = report.at(IMAGE_DATA, f"image {name}").parse(records[name], ImageRecord)
+                size = None if record is None else record.size
+            boxes = RelatedBoxes(vocabulary, size, FIELDS, start=1)
+            rows = zip(*(table.tolist() for table in tables), strict=True)
+            for number, (subject_box, object_box, (s, p, o)) in enumerate(rows):
+                boxes.add(report.at(file, f"image {name}, relation {number}"), s, subject_box, p, o, object_box)
+            scenes.append(boxes.scene(name, picture))
     return Dataset("vg200", split, vocabulary, tuple(scenes), root)
 
 
-def _names(meta: Any, kind: str, start: int, file: Path) -> tuple[str, ...]:
-    """Read class names in the order of their numbers, from `idx2name`, else from `name2idx`; 0 may be background."""
-    where = f"{file}, meta/{kind}"
-    group = read_group(meta, kind, file)
+def _names(h5: Any, kind: str, start: int, file: Path) -> tuple[str, ...]:
+    """Read class names in the order of their numbers; 0 may be background."""
+    group = read_group(h5, f"meta/{kind}/idx2name", file)
     try:
-        names = {int(number): str(name) for number, name in read_scalars(group, "idx2name", file).items()}
-        names = names or {int(number): name for name, number in read_scalars(group, "name2idx", file).items()}
-    except (TypeError, ValueError) as error:
-        raise PolyadicError(f"{where}: expected numbers and names ({error})") from error
-    if not names:
-        raise PolyadicError(f"{where}: no names in idx2name nor in name2idx")
+        names = {int(number): item.asstr("utf-8")[()] for number, item in group.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise PolyadicError(f"{file}, meta/{kind}: expected numbers and names ({error})") from error
     numbers = sorted(number for number in names if number != 0 or start == 0)
-    if numbers != list(range(start, start + len(numbers))) or len(set(names.values())) < len(names):
-        raise PolyadicError(f"{where}: expected one name for each number from {start} on, got {numbers!r:.60}")
+    if not names or numbers != list(range(start, start + len(numbers))) or len(set(names.values())) < len(names):
+        raise PolyadicError(f"{file}, meta/{kind}: expected one name for each number from {start}, got {numbers!r:.60}")
     return tuple(names[number] for number in numbers)
-
-
-def _image_data(file: Path) -> Mapping[str, Any]:
-    records = read_json(file, "") if file.exists() else []
-    if not isinstance(records, list):
-        raise PolyadicError(f"{file}: expected a list of {{image_id, width, height}}, got {records!r:.60}")
-    return {str(record.get("image_id")): record for record in records if isinstance(record, dict)}
-
-
-def _size(name: str, picture: Path, records: Mapping[str, Any], report: Report) -> Size | None:
-    """Return the size of the picture, else the one in image_data.json."""
-    if picture.exists():
-        size = picture_size(picture)
-        if size is None:
-            report.at(picture, name).add("unreadable picture", "", "its size is the frame, but it cannot be read")
-        return size
-    return report.at(IMAGE_DATA, f"image {name}").size(records[name]) if name in records else None
-
-
-def _related_boxes(
-    tables: Sequence[np.ndarray], size: Size | None, vocabulary: Vocabulary, *, report: Report, file: Path, name: str
-) -> RelatedBoxes:
-    boxes = RelatedBoxes()
-    if len({len(table) for table in tables}) > 1:
-        message = f"need one length, got {[len(table) for table in tables]}"
-        report.at(file, f"image {name}").add("lengths differ", ", ".join(FIELDS), message)
-        return boxes
-    rows = zip(*(table.tolist() for table in tables), strict=True)
-    for number, (subject_box, object_box, (s, p, o)) in enumerate(rows):
-        at = report.at(file, f"image {name}, relation {number}")
-        ends = []
-        for box, label, field, column in ((subject_box, s, "sub_boxes", 0), (object_box, o, "obj_boxes", 2)):
-            known = at.class_ok(label, 1, len(vocabulary.objects), f"rlp_labels, column {column}")
-            if at.box_ok(box, size, field) and known:
-                ends.append(boxes.index(label - 1, box))
-        if at.class_ok(p, 0, len(vocabulary.predicates), "rlp_labels, column 1") and len(ends) == 2:
-            boxes.relations.append((ends[0], p, ends[1]))
-    return boxes

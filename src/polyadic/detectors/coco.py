@@ -50,7 +50,10 @@ class CocoDetector:
         table = synonyms(vocabulary) if mapping is None else mapping
         self.label_map = LabelMap.match(names, vocabulary, table)
         self.dropped: Counter[str] = Counter()
-        self._detector = _load(network, names, score).to(device).eval()
+        # a vocabulary needs distinct names, and COCO's unused outputs have none
+        objects = [f"{name} {at}" if name == "N/A" else name for at, name in enumerate(names, 1)]
+        config = DETECTOR_PRESETS[network].change(score=score)
+        self._detector = Detector(config, Vocabulary(objects, ("none",))).to(device).eval()
 
     def __call__(self, photo: Any) -> Detections:
         """Detect in a path, a PIL image, an array, a tensor or a `Photo`."""
@@ -74,20 +77,3 @@ class CocoDetector:
 def weights_file(network: str) -> Path:
     """Locate torchvision's copy of the weights, which may not be downloaded yet."""
     return Path(torch.hub.get_dir(), "checkpoints", Path(pretrained(network).url).name)
-
-
-def _load(network: str, names: Sequence[str], score: float) -> Detector:
-    """Build the network; COCO's unused outputs get distinct names, as a vocabulary needs."""
-    objects = [f"{name} {at}" if name == "N/A" else name for at, name in enumerate(names, 1)]
-    config = DETECTOR_PRESETS[network].change(score=score)
-    try:
-        return Detector(config, Vocabulary(objects, ("none",)))
-    except PolyadicError as error:
-        if error.__cause__ is None:
-            raise
-        file = weights_file(network)
-        reason = " ".join(str(error.__cause__).split())
-        raise PolyadicError(
-            f"cannot get torchvision's weights of {network} ({reason:.120}): put {pretrained(network).url} into "
-            f"{file.parent}"
-        ) from error

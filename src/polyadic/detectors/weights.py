@@ -88,9 +88,9 @@ def _fetch(name: str) -> dict[str, Tensor]:
         with redirect_stdout(sys.stderr):  # torch reports downloads on stdout, where results go
             state: dict[str, Tensor] = wanted.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError, EOFError, UnpicklingError) as error:  # no network, or a damaged file
+        reason, folder = " ".join(str(error).split()), Path(torch.hub.get_dir(), "checkpoints")
         raise PolyadicError(
-            f"weights: cannot get torchvision's weights of {name} from {wanted.url} ({error!s:.120}); "
-            "fetch that file by other means and give it as --weights FILE"
+            f"cannot get torchvision's weights of {name} ({reason:.120}): put {wanted.url} into {folder}"
         ) from error
     return state
 

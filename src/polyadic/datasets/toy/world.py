@@ -14,6 +14,7 @@ from polyadic.datasets.reading import Report
 from polyadic.datasets.toy.annotator import annotate
 from polyadic.datasets.toy.drawing import SIDE, draw
 from polyadic.datasets.toy.layout import CLASS, INDEX, THEMES, TINT, TINTS, VOCABULARY, arrange, pick
+from polyadic.files import new_folder
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -70,15 +71,9 @@ def read(root: Path, split: str, report: Report) -> Dataset:
 def write(world: World, folder: str | Path) -> list[Path]:
     """Write pictures to `images/` and one COCO file per split, which `load_dataset("coco", folder)` reads."""
     folder = Path(folder).expanduser()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise PolyadicError(f"toy: {folder} is not empty, and nothing in it is overwritten; choose another folder")
-        (folder / "images").mkdir()
+    with new_folder(folder) as part:
+        (part / "images").mkdir()
         datasets = [world.dataset(split) for split in SPLITS]
-        scenes = [scene for dataset in datasets for scene in dataset]
-        for scene in progress.track(scenes, "drawing"):
-            scene.open().save(folder / scene.image)
-        return coco.write(datasets, folder)
-    except OSError as error:
-        raise PolyadicError(f"toy: cannot write to {folder} ({error})") from error
+        for scene in progress.track([scene for dataset in datasets for scene in dataset], "drawing"):
+            scene.open().save(part / scene.image)
+        return [folder / file.name for file in coco.write(datasets, part)]

@@ -18,7 +18,7 @@ from polyadic.draw.shapes import Colour, Drawing, Polygon, Rectangle, colours_of
 GREY = (128, 128, 128)
 BOXES = np.array([[20.0, 30, 120, 170], [250, 60, 380, 180]])
 NAMES = ["person", "horse"]
-RIDE = Drawn(0, 1, "person ride horse", "ride", 0.5, True)
+RIDE = Drawn(0, 1, "person ride horse", "ride", "0.5", True)
 TEXTS = ("name", "label", "node")  # kinds of shapes that nothing may hide
 Frame = tuple[float, float, float, float]
 

@@ -28,65 +28,84 @@ def here(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return lay_out(tmp_path, models)
 
 
-def test_relations_are_printed_best_first(command: Command, here: Path) -> None:
-    result = command("predict", "pixels", "photos/0.png", *BOXES, "--top", "4")
-    assert (result.code, result.err) == (0, "")
+ALL = ("--min-probability", "0", "--mirror", "keep", "--order", "likely")  # every answer, by probability
+
+
+def test_relations_are_printed_as_a_table_under_what_the_number_means(command: Command, here: Path) -> None:
+    result = command("predict", "pixels", "photos/0.png", *BOXES, "--top", "4", *ALL)
+    assert (result.code, result.err) == (0, "model: pixels; boxes: boxes.jsonl\n")
     heading, title, *lines = result.out.splitlines()
-    assert heading == "# score, P(triplet | boxes), relation, subject box, object box"
+    assert "annotator" in heading
     assert title == "photos/0.png"
-    scores = [float(line.split()[0]) for line in lines]
-    assert len(scores) == 4
-    assert scores == sorted(scores, reverse=True)
-    found = RelationModel.load("pixels").predict("photos/0.png", detections(3, seed=0), top=4)
-    for line, relation in zip(lines, found, strict=True):
-        assert f"  {' '.join(relation.names or ())} " in line
-        assert relation.boxes is not None
-        assert line.count("[") == 2
-        assert line.endswith("[" + " ".join(f"{x:.0f}" for x in relation.boxes[1]) + "]")
+    numbers = [float(line.split()[-1].rstrip("%")) for line in lines]
+    assert len(numbers) == 4
+    assert numbers == sorted(numbers, reverse=True)
+    model = RelationModel.load("pixels")
+    relations = model.predict("photos/0.png", detections(3, seed=0), top=4, least=0, mirror="keep", order="likely")
+    for line, relation in zip(lines, relations, strict=True):
+        words = (relation.box_names[0], relation.names[1], relation.box_names[1])
+        assert line.split()[:-1] == " ".join(words).split()
+        assert "[" not in line
 
 
 def test_a_record_has_boxes_names_and_score_parts(command: Command, here: Path) -> None:
-    result = command("predict", "pixels", "photos", *BOXES, "--out", "r", "--top", "5", "--k", "any")
+    result = command("predict", "pixels", "photos", *BOXES, "--out", "r", "--top", "5", "--k", "any", *ALL)
     assert (result.code, result.out, result.err) == (0, "5 photos, 25 relations: r\n", "")
     for at, record in enumerate(records("r")):
         assert list(record) == ["image", "size", "boxes", "relations", "made"]
         assert (record["image"], record["size"]) == (f"photos/{at}.png", [100, 60])
         assert len(record["boxes"]) == COUNTS[at]
-        assert all(list(box) == ["box", "label", "score"] for box in record["boxes"])
+        assert all(list(box) == ["box", "name", "label", "score"] for box in record["boxes"])
         for each in record["relations"]:
             assert list(each) == ["subject", "predicate", "object", "probability", "score", "parts"]
             assert list(each["subject"]) == list(each["object"]) == ["box", "name"]
             assert list(each["parts"]) == ["detector", "psi_c", "psi_u", "selected", "repeat"]
             assert each["score"] == pytest.approx(math.prod(each["parts"].values()))
             assert 0 < each["probability"] < 1
-    (asked,) = command("predict", "pixels", "photos/1.png", *BOXES, "--subject", "cat", "--json").out.splitlines()
-    assert list(json.loads(asked)) == ["image", "size", "boxes", "relations", "given"]
-    assert json.loads(asked)["given"] == {"subject": "cat"}
+    first = NAMES.objects[detections(4, seed=1).labels[0]]
+    words = ("predict", "pixels", "photos/1.png", *BOXES, "--subject", first, "--json", *ALL)
+    asked = records_of(command(*words))[0]
+    assert list(asked) == ["image", "size", "boxes", "relations", "given"]
+    assert asked["given"] == {"subject": first}
+    assert {each["subject"]["name"] for each in asked["relations"]} == {first}
 
 
 def test_a_query_takes_one_or_two_names(command: Command, here: Path) -> None:
-    result = command("predict", "pixels", "photos/1.png", *BOXES, "--subject", "dog", "--object", "cup", "--json")
-    record = json.loads(result.out)
-    assert {(each["subject"]["name"], each["object"]["name"]) for each in record["relations"]} == {("dog", "cup")}
+    subject, object = (NAMES.objects[label] for label in detections(4, seed=1).labels[:2])
+    ends = ("--subject", subject, "--object", object)
+    (record,) = records_of(command("predict", "pixels", "photos/1.png", *BOXES, *ends, "--json"))
+    assert {(each["subject"]["name"], each["object"]["name"]) for each in record["relations"]} == {(subject, object)}
     assert {each["predicate"] for each in record["relations"]} == set(NAMES.predicates)
     assert sum(each["probability"] for each in record["relations"]) == pytest.approx(1)
-    three = ("--subject", "dog", "--object", "cup", "--predicate", "on")
-    assert "give at most two" in command("predict", "pixels", "photos", *BOXES, *three).message
-    message = command("predict", "pixels", "photos", *BOXES, "--predicate", "onn").message
+    words = ("predict", "pixels", "photos", *BOXES)
+    assert "give at most two" in command(*words, *ends, "--predicate", "on").message
+    message = command(*words, "--predicate", "onn").message
     assert "no predicate is called 'onn'; did you mean 'on'?" in message
 
 
-def test_min_score_filters_and_fewer_than_two_boxes_have_no_relations(command: Command, here: Path) -> None:
-    found = records_of(command("predict", "evidence", "photos/1.png", *BOXES, "--json"))[0]["relations"]
-    bar = found[3]["score"] * 0.999999
-    result = command("predict", "evidence", "photos/1.png", *BOXES, "--json", "--min-score", str(bar))
+def test_a_query_for_something_that_is_not_there_has_no_answer(command: Command, here: Path) -> None:
+    absent = next(name for at, name in enumerate(NAMES.objects) if at not in detections(3, seed=0).labels)
+    words = ("predict", "evidence", "photos/0.png", *BOXES, "--object", absent)
+    result = command(*words)
+    assert (result.code, len(result.out.splitlines())) == (0, 3)
+    assert f"none of the boxes is likely a {absent} (best " in result.out
+    (record,) = records_of(command(*words, "--json"))
+    assert (record["relations"], absent in record["note"]) == ([], True)
+
+
+def test_a_threshold_filters_and_fewer_than_two_boxes_have_no_relations(command: Command, here: Path) -> None:
+    words = ("predict", "evidence", "photos/1.png", *BOXES)
+    relations = records_of(command(*words, "--json", *ALL))[0]["relations"]
+    bar = relations[3]["probability"] * 0.999999
+    result = command(*words, "--json", *ALL, "--min-probability", str(bar))
     assert len(records_of(result)[0]["relations"]) == 4
-    none = command("predict", "evidence", "photos/1.png", *BOXES, "--min-score", "1")
-    assert (none.code, none.out.splitlines()[2]) == (0, "  no relations: none above --min-score")
+    none = command(*words, "--min-probability", "1")
+    assert none.code == 0
+    assert "no relations: none at or above 1; the likeliest is" in none.out
     for n, why in ((0, "no boxes were found"), (1, "only one box")):
         write_detections("few.jsonl", [replace(detections(n), image="0.png")], NAMES, overwrite=True)
         few = command("predict", "pixels", "photos/0.png", "--detections", "few.jsonl")
-        assert (few.code, few.out.splitlines()[2]) == (0, f"  no relations: {why}")
+        assert (few.code, why in few.out.splitlines()[2]) == (0, True)
 
 
 def records_of(result: Result) -> list[dict[str, Any]]:
@@ -143,7 +162,6 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "both": (("evidence", "photos", *BOXES, "--detector", "x"), "mutually exclusive"),
     "k": (("evidence", "photos", *BOXES, "--k", "0"), "--k: expected a whole number from 1, or any, got '0'"),
     "k free": (("evidence", "photos", *BOXES, "--k", "free"), "got 'free'"),
-    "least": (("evidence", "photos", *BOXES, "--min-score", "inf"), "--min-score: expected a number from 0, got inf"),
     "resume": (("evidence", "photos", *BOXES, "--resume"), "--resume needs --out"),
     "resume, overwrite": (
         ("evidence", "photos", *BOXES, "--out", "r", "--resume", "--overwrite"),
@@ -165,7 +183,15 @@ def test_user_errors_print_one_line(command: Command, here: Path, case: str) -> 
 
 
 def test_option_values_out_of_range_print_usage(command: Command, here: Path) -> None:
-    bad = {"--top": "0", "--batch": "few", "--min-score": "-1", "--unknown": "x", "--draw-as": "gif"}
+    bad = {
+        "--top": "0",
+        "--batch": "few",
+        "--min-probability": "1.5",
+        "--order": "x",
+        "--labels": "x",
+        "--unknown": "x",
+        "--draw-as": "gif",
+    }
     for option, value in bad.items():
         result = command("predict", "evidence", "photos", *BOXES, option, value)
         assert result.code == 2
@@ -184,7 +210,7 @@ def test_unknown_classes_are_dropped_or_kept(command: Command, here: Path) -> No
 
 
 def test_the_output_of_predict_can_be_evaluated(command: Command, here: Path) -> None:
-    assert command("predict", "evidence", "photos", *BOXES, "--out", "r.jsonl").code == 0
+    assert command("predict", "evidence", "photos", *BOXES, "--out", "r.jsonl", *ALL).code == 0
     boxes: list[dict[str, Any]] = []
     relations = []
     for at, record in enumerate(records("r.jsonl")):  # true is the best relation of each photo

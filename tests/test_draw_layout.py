@@ -36,9 +36,10 @@ from polyadic.draw.layout import (
     nearest_place,
     place_labels,
 )
-from polyadic.draw.panels import Drawn, bundle, number_names
+from polyadic.draw.panels import Drawn, bundle
 from polyadic.draw.render import render_png, render_svg
 from polyadic.draw.shapes import ARROW, HIT, HIT_ARROW, PAPER, Drawing, Polygon, Rectangle, Text, colours_of
+from polyadic.structures.relations import number_names
 
 SIZES = st.tuples(st.integers(1, 9), st.integers(1, 5))
 CORNERS = st.tuples(st.integers(-10, 30), st.integers(-10, 30))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from draw_cases import BOXES, NAMES, RIDE, grey, overlap
 from evaluation_cases import as_plain
+from model_cases import rank
 from PIL import Image
 from refusals import refused
 from tiny_runs import Command, call, write_tiny
@@ -139,7 +140,7 @@ def slow_hits(folder: Path, parts: ScoreTerms) -> int:
         if scene.name not in ("a.jpg", "b.jpg"):
             continue
         given = Detections(scene.name, scene.boxes + 2, scene.labels, np.full(len(scene.boxes), 0.9), scene.frame)
-        found = run.model.predict(scene.open(), given, k=None, top=TRIPLETS, terms=parts)
+        found = rank(run.model, scene.open(), given, k=None, top=TRIPLETS, terms=parts)
         answers, truths = as_plain(scene, found.in_frame(scene.frame))
         for answer in answers:
             same = [truth for truth in truths if truth["triplet"] == answer["triplet"]]

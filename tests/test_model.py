@@ -22,6 +22,7 @@ from model_cases import (
     pairs_of,
     photo,
     prepared,
+    rank,
     same,
     with_geometry,
 )
@@ -63,7 +64,7 @@ def test_predictions_are_the_best_entries_of_the_dense_f_spo(sources: tuple[str,
     for at, (s, o) in enumerate((s, o) for s in range(3) for o in range(3) if s != o):
         boxes = math.log(given.scores[s]) + math.log(given.scores[o])
         f[at] = psi_c[at].log() + 0.7 * psi_u + 1.3 * float(scores.log_selected[at]) + 0.4 * boxes
-    agree(model.predict(photo(), given, k=k, top=40), ranked(f, k, 40))
+    agree(rank(model, photo(), given, k=k, top=40), ranked(f, k, 40))
 
 
 def test_each_pair_is_scored_as_if_it_were_alone() -> None:
@@ -107,9 +108,7 @@ def test_score_terms_may_change_the_exponent_of_the_prior(exponent: float) -> No
         model_of("evidence", **{**EXPONENTS, "ranking.prior": exponent}),
     )
     for k in (None, 2):
-        agree(
-            result.predict(None, given, k=k, top=40, terms=other), entries(expected.predict(None, given, k=k, top=40))
-        )
+        agree(rank(result, None, given, k=k, top=40, terms=other), entries(rank(expected, None, given, k=k, top=40)))
 
 
 def test_untrained_stages_are_not_used() -> None:
@@ -151,9 +150,9 @@ def test_the_triplet_loss_trains_features_and_head_but_not_the_backbone(sources:
 def test_one_box_or_none_has_no_relations(sources: tuple[str, ...], values: dict[str, Any]) -> None:
     model = model_of(*sources, **values)
     for n in (0, 1):
-        result = model.predict(photo(), detections(n))
+        result = rank(model, photo(), detections(n))
         assert len(result) == 0
-    assert len(model.predict(photo(), detections(2), k=None, top=3)) == 3
+    assert len(rank(model, photo(), detections(2), k=None, top=3)) == 3
 
 
 def test_boxes_without_area_have_finite_scores() -> None:
@@ -171,16 +170,16 @@ def test_repeated_triplets_get_the_penalty_of_the_config() -> None:
     box = [10.0, 10, 50, 40]
     boxes = np.array([box, box, [60, 10, 90, 50]])
     given = Detections("a", boxes, np.array([0, 0, 1]), np.array([0.9, 0.9, 0.8]), (100.0, 60.0))
-    result = np.unique(np.asarray(model.predict(None, given, k=None, top=500).log_repeat))
+    result = np.unique(np.asarray(rank(model, None, given, k=None, top=500).log_repeat))
     assert result.tolist() == pytest.approx([math.log(0.25), 0])
-    assert not np.any(plain.predict(None, given, k=None, top=500).log_repeat)
+    assert not np.any(rank(plain, None, given, k=None, top=500).log_repeat)
 
 
 def test_predict_keeps_training_mode_and_disables_dropout() -> None:
     model = model_of("evidence").train()
-    first = model.predict(None, detections(3))
+    first = rank(model, None, detections(3))
     assert model.training
-    assert same(model.predict(None, detections(3)), first)  # dropout is off
+    assert same(rank(model, None, detections(3)), first)  # dropout is off
 
 
 def test_relations_are_plain_data_for_the_evaluation() -> None:
@@ -198,10 +197,10 @@ def test_bad_pictures_and_labels_are_refused_in_one_line(tmp_path: Path) -> None
     (tmp_path / "a.jpg").write_bytes(b"not a picture")
     outside = replace(detections(2), labels=np.array([0, 4]))
     for act, says in (
-        (lambda: pixels.predict(tmp_path / "a.jpg", detections(2)), r"a\.jpg is not a readable image"),
-        (lambda: pixels.predict(None, detections(2)), r"a\.jpg: this model needs pixels"),
-        (lambda: words.predict(None, detections(2, size=None)), "the size of the image is needed"),
-        (lambda: words.predict(None, outside), r"a\.jpg: label 4 is outside the 4 object classes"),
+        (lambda: rank(pixels, tmp_path / "a.jpg", detections(2)), r"a\.jpg is not a readable image"),
+        (lambda: rank(pixels, None, detections(2)), r"a\.jpg: this model needs pixels"),
+        (lambda: rank(words, None, detections(2, size=None)), "the size of the image is needed"),
+        (lambda: rank(words, None, outside), r"a\.jpg: label 4 is outside the 4 object classes"),
     ):
         refused(says, act)
 
@@ -254,6 +253,6 @@ def test_terms_can_switch_dedup_off() -> None:
     dear, plain = model_of("evidence", **ALL_BOXES, **repeat), model_of("evidence", **ALL_BOXES)
     result = detections(4)
     result = replace(result, boxes=result.boxes[[0, 0, 1, 2]], labels=result.labels[[0, 0, 1, 2]])
-    off = dear.predict(None, result, k=None, top=50, terms=ScoreTerms(dedup=False))
-    assert same(off, plain.predict(None, result, k=None, top=50))
-    assert not same(off, dear.predict(None, result, k=None, top=50))
+    off = rank(dear, None, result, k=None, top=50, terms=ScoreTerms(dedup=False))
+    assert same(off, rank(plain, None, result, k=None, top=50))
+    assert not same(off, rank(dear, None, result, k=None, top=50))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import EXPONENTS, NAMES, SOURCES, STAGES, TINY, detections, model_of, photo, same
+from model_cases import EXPONENTS, NAMES, SOURCES, STAGES, TINY, detections, model_of, photo, rank, same
 from refusals import refused
 from safetensors.torch import save_file
 
@@ -25,7 +25,7 @@ def test_a_saved_model_predicts_the_same_elsewhere(tmp_path: Path, sources: tupl
     (tmp_path / "there").mkdir()
     shutil.move(tmp_path / "here" / "model", tmp_path / "there" / "other name")
     loaded = RelationModel.load(tmp_path / "there" / "other name")
-    assert same(loaded.predict(photo(), given), model.predict(photo(), given))
+    assert same(rank(loaded, photo(), given), rank(model, photo(), given))
     assert (loaded.stages, loaded.vocabulary, loaded.training) == (STAGES, NAMES, False)
     assert loaded.config == model.config.change(**{"data.root": ""})
     files = sorted(path.name for path in (tmp_path / "there" / "other name").iterdir())
@@ -55,7 +55,7 @@ def test_pixel_models_load_without_their_initial_weights(tmp_path: Path) -> None
     model.config = model.config.change(**{"pixels.weights": str(tmp_path / "gone.pth")})
     model.save(tmp_path / "model")
     assert same(
-        RelationModel.load(tmp_path / "model").predict(photo(), detections(3)), model.predict(photo(), detections(3))
+        rank(RelationModel.load(tmp_path / "model"), photo(), detections(3)), rank(model, photo(), detections(3))
     )
 
 

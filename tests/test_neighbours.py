@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import ALL_BOXES, agree, detections, entries, model_of, pairs_of, photo, prepared
+from model_cases import ALL_BOXES, agree, detections, entries, model_of, pairs_of, photo, prepared, rank
 from refusals import refused
 from torch import Tensor
 
@@ -147,11 +147,11 @@ def test_a_label_head_is_scored_with_context() -> None:
 def test_images_together_or_in_blocks_have_their_own_context(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("pixels", **LABELS)
     given, pictures = [detections(n, seed=n) for n in (4, 2, 6)], [photo(seed) for seed in range(3)]
-    alone = [model.predict(picture, item, k=None, top=50) for picture, item in zip(pictures, given, strict=True)]
-    together = model.predict_many(pictures, given, k=None, top=50)
+    alone = [rank(model, picture, item, k=None, top=50) for picture, item in zip(pictures, given, strict=True)]
+    together = [scored.rank(None, 50) for scored in model.score_many(pictures, given)]
     monkeypatch.setattr(scoring, "BLOCK", 7)
     monkeypatch.setattr(scoring, "KEPT", 0)
-    blocks = [model.predict(picture, item, k=None, top=50) for picture, item in zip(pictures, given, strict=True)]
+    blocks = [rank(model, picture, item, k=None, top=50) for picture, item in zip(pictures, given, strict=True)]
     for result in (together, blocks):
         for a, b in zip(alone, result, strict=True):
             agree(a, entries(b))
@@ -159,12 +159,12 @@ def test_images_together_or_in_blocks_have_their_own_context(monkeypatch: pytest
 
 def test_a_label_head_without_priors_is_refused() -> None:
     model, given = model_of("pixels", **{**LABELS, "ranking.prior": 0.0}), detections(3)
-    refused("every predicate scores the same", lambda: model.predict(photo(), given, terms=ScoreTerms(geometry=False)))
+    refused("every predicate scores the same", lambda: rank(model, photo(), given, terms=ScoreTerms(geometry=False)))
     refused(
         "every predicate scores the same",
         lambda: prepared(model, given, photo()).rank(terms=ScoreTerms(geometry=False)),
     )
-    assert len(model.predict(photo(), given, terms=ScoreTerms(geometry=False, prior_exponent=1.0)))
+    assert len(rank(model, photo(), given, terms=ScoreTerms(geometry=False, prior_exponent=1.0)))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from model_cases import detections, model_of, photo
 
 from polyadic.experiments import photos
 from polyadic.experiments.photos import Item, Question, find_photos, match_detections, predict_photos
+from polyadic.model.answers import AnswerOptions
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ScoredPairs
 from polyadic.progress import Interrupted, interruptible, request_stop
@@ -124,10 +125,10 @@ def test_no_match_at_all_is_an_error() -> None:
 @pytest.mark.parametrize("sources", [("pixels",), ("evidence",)], ids="+".join)
 def test_batched_results_equal_single_predictions_in_order(tmp_path: Path, sources: tuple[str, ...]) -> None:
     model, items = model_of(*sources), items_of(tmp_path, (3, 0, 4, 1, 2))
-    results = list(predict_photos(model, items, Question(top=7), batch=2))
+    results = list(predict_photos(model, items, Question(AnswerOptions(top=7, least=0)), batch=2))
     assert [each.name for each in results] == [item.name for item in items]
     for item, result in zip(items, results, strict=True):
-        alone = model.predict(item.path, item.detections, top=7)
+        alone = model.predict(item.path, item.detections, top=7, least=0)
         assert [r.triplet for r in result.relations] == [r.triplet for r in alone]
         np.testing.assert_allclose(result.relations.scores, alone.scores, rtol=1e-5, atol=1e-5)
 

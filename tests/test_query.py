@@ -21,13 +21,13 @@ from model_cases import (
     pairs_of,
     photo,
     prepared,
+    rank,
     rows_of,
     with_geometry,
 )
 from torch import Tensor
 
 from polyadic.cp import CPTensor
-from polyadic.model import scoring
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, ScoredBlock, ScoredPairs, ScoreTerms
 from polyadic.prior import TripletPrior
@@ -126,7 +126,7 @@ def test_probabilities_of_two_unknowns_sum_to_one() -> None:
 def test_queries_respect_score_terms(parts: ScoreTerms) -> None:
     model, given, _ = case("evidence", {})
     joint, f = dense_parts(model, given, parts)
-    result = model.predict(None, given, terms=parts)
+    result = rank(model, None, given, terms=parts)
     asked = model.score(None, given)
     answers = asked.query(
         subject="dog", object="cup", pair=(2, 0), terms=parts
@@ -150,13 +150,14 @@ def test_the_terms_of_an_answer_multiply_to_its_score() -> None:
 
 
 @pytest.mark.parametrize(("source", "values"), CASES, ids=str)
-def test_the_probability_of_a_triplet_is_that_given_its_pair(source: str, values: dict[str, Any]) -> None:
+def test_the_probability_of_a_triplet_is_that_of_its_boxes_its_selection_and_itself_given_its_pair(
+    source: str, values: dict[str, Any]
+) -> None:
     model, given, _ = case(source, values)
-    joint, _ = dense_parts(model, given)
-    result = model.predict(photo(), given, k=2, top=11)
+    joint, f = dense_parts(model, given)
+    result = rank(model, photo(), given, k=2, top=11)
     for relation, pair in zip(result, rows_of(result), strict=True):
-        row = joint[pair]
-        assert relation.probability == pytest.approx(float(row[relation.triplet] / row.sum()), rel=1e-4)
+        assert relation.probability == pytest.approx(float(f[pair][relation.triplet] / joint[pair].sum()), rel=1e-4)
     assert [answer["probability"] for answer in result.to_dict()["relations"]] == [
         answer.probability for answer in result
     ]
@@ -180,10 +181,8 @@ def random_cp(pairs: int, seed: int = 0) -> CPTensor:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("chunk", [1, 1 << 22])
-def test_the_prior_counts_in_the_choice_of_the_pair(seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prior so strong that it decides which pair is likeliest; and sums in chunks of pairs."""
-    monkeypatch.setattr(scoring, "_CHUNK", chunk)
+def test_the_prior_counts_in_the_choice_of_the_pair(seed: int) -> None:
+    """A prior so strong that it decides which pair is likeliest."""
     cp = random_cp(6, seed)
     triplets = torch.tensor([[0, 0, 1], [0, 1, 1], [2, 2, 3], [1, 1, 1]])
     prior = TripletPrior.from_triplets(triplets, NAMES, counts=torch.tensor([500.0, 3, 90, 70]))

@@ -12,7 +12,7 @@ from typing import Any
 import detector_cases
 import numpy as np
 import pytest
-from model_cases import model_of
+from model_cases import model_of, rank
 from model_cases import same as same_relations
 from refusals import refused
 from tiny_runs import Command
@@ -60,12 +60,12 @@ def test_a_saved_model_includes_its_detector(root: Path, tmp_path: Path) -> None
     shutil.copytree(root / "run" / "model", tmp_path / "elsewhere")
     model = RelationModel.load(tmp_path / "elsewhere")
     scene = World(0, 6).dataset("test")[2]
-    found = model.predict(scene.open())
+    found = rank(model, scene.open())
     assert len(found) == 20
     given = Detector.load(root / "detector").detect([scene.open()])[0]
-    assert same_relations(found, model.predict(scene.open(), given))
+    assert same_relations(found, rank(model, scene.open(), given))
     model.save(tmp_path / "again")
-    assert same_relations(found, RelationModel.load(tmp_path / "again").predict(scene.open()))
+    assert same_relations(found, rank(RelationModel.load(tmp_path / "again"), scene.open()))
     kept = json.loads((tmp_path / "again" / "config.json").read_text())["data"]["detector"]
     assert kept == "detector"  # no path of this machine
 

@@ -179,7 +179,6 @@ def command(
     if detector is not None:
         _set_detector(model, detector, names, table or mapping, unknown)
     items = _items(model, photos, detections, categories, table or mapping, unknown)
-    _print_context(run, model, detector, detections, verbose)
     targets = {}
     if drawn is not None:
         replace = overwrite or resume
@@ -190,6 +189,8 @@ def command(
         fingerprint = _fingerprint(run, detector, files, (question, unknown))
         log = PhotoLog(out.expanduser(), fingerprint, resume=resume, overwrite=overwrite)
     done = _done(log, items)
+    if verbose or (log is None and not as_json):
+        _print_context(run, model, detector, detections, verbose)
     failed = written = relations = 0
     with showing(), interruptible():
         try:

@@ -143,7 +143,7 @@ def ask(scored: ScoredPairs, given: Mapping[str, str], options: AnswerOptions) -
     if not fits.any():
         return replace(_rank_named(some, named, 1), given=dict(given), note=_absence(scored, named, given))
     if {"subject", "object"} <= set(given):
-        answers = some.query(**given, top=options.top)
+        answers = some.query(subject=given["subject"], object=given["object"], top=options.top)
         return replace(answers, labels=scored.detections.labels, named=named)
     if "predicate" in given:
         pool = _as_named(some.score_predicate(labels["predicate"], named), scored, named)

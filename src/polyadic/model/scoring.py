@@ -226,9 +226,10 @@ class ScoredPairs:
             log_pair = block.log_pair(ALL, 1.0)
             weight = torch.ones(len(block.pairs)).double() if log_pair is None else (2 * log_pair).exp()
             weight = weight.clamp_min(1e-12)  # a box without any likely pair still has a name
-            for column, variable in enumerate(("subject", "object")):
+            joint = block.joint()
+            shares = joint.log_marginal("subject"), joint.log_marginal("object")  # [B, S] each
+            for column, share in enumerate(log.cpu().double().exp() for log in shares):
                 boxes = block.pairs[:, column].cpu()
-                share = block.joint().log_marginal(variable).cpu().double().exp()  # [B, S]
                 total.index_add_(0, boxes, share * weight[:, None])
                 weights.index_add_(0, boxes, weight)
         return (total / weights.clamp_min(1e-300)[:, None]).numpy()

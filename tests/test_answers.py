@@ -1,0 +1,277 @@
+"""Answers for a person: probable, informative first, each statement once, each box with one name."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_cases import EXPONENTS, NAMES, detections, model_of, photo, prepared
+from refusals import refused
+
+from polyadic.model.answers import AnswerOptions, Statements, answer, ask, choose, name_boxes
+from polyadic.model.relation_model import RelationModel
+from polyadic.model.scoring import ALL
+from polyadic.prior import TripletPrior
+from polyadic.structures.labels import UNKNOWN
+from polyadic.structures.relations import Relations
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import Vocabulary
+
+EVERYTHING: dict[str, Any] = {"k": None, "top": 10_000, "order": "likely", "mirror": "keep", "least": 0.0}
+
+
+def scenes(*relations: list[tuple[int, int, int]], objects: int = 4) -> Dataset:
+    """Scenes of boxes 0, 1, ..., of classes 0, 1, ..., with these relations."""
+    boxes = np.array([[at, 0.0, at + 1, 1] for at in range(objects)])
+    labels = np.arange(objects)
+    names = Vocabulary([f"o{at}" for at in range(objects)], ["next to", "near", "behind", "in front of", "ride"])
+    made = [
+        Scene(str(at), Path(str(at)), (9, 9), boxes, labels, np.array(rows).reshape(-1, 3))
+        for at, rows in enumerate(relations)
+    ]
+    return Dataset("own", "train", names, tuple(made), Path())
+
+
+# what training counts say of predicates
+
+
+def test_reversals_count_what_is_said_of_a_pair_the_other_way_round() -> None:
+    data = scenes([(0, 0, 1), (1, 0, 0), (0, 2, 1)], [(0, 2, 1), (1, 3, 0), (1, 3, 0)], [(0, 2, 2), (3, 4, 3)])
+    expected = np.zeros((5, 5), int)
+    expected[0, 0] = 2  # next to, both ways
+    expected[0, 2] = expected[2, 0] = 1
+    expected[2, 3] = expected[3, 2] = 1  # an annotation twice counts once
+    np.testing.assert_array_equal(data.reversals(), expected)
+
+
+def test_predicates_that_hold_both_ways_and_inverses_are_learned_from_counts() -> None:
+    both_ways = [[(0, 0, 1), (1, 0, 0)]] * 6 + [[(0, 1, 1), (1, 0, 0)]] * 6
+    inverse = [[(0, 2, 1), (1, 3, 0)]] * 6 + [[(0, 2, 1)]] * 20
+    counts = scenes(*both_ways, *inverse, *[[(0, 4, 1)]] * 30).reversals()
+    prior = TripletPrior.from_triplets(torch.zeros(0, 3).long(), (4, 5, 4), reversals=torch.from_numpy(counts))
+    marked = {(i, j) for i, j in itertools.product(range(5), repeat=2) if prior.restates[i, j]}
+    assert marked == {(0, 0), (0, 1), (1, 0), (2, 3), (3, 2)}
+    assert not replace(prior, reversals=None).restates.any()
+    few = scenes([(0, 0, 1), (1, 0, 0)]).reversals()  # one pair is no evidence
+    assert not replace(prior, reversals=torch.from_numpy(few)).restates.any()
+
+
+def test_the_information_of_a_predicate_against_a_slow_count() -> None:
+    generator = torch.Generator().manual_seed(0)
+    free = torch.randint(0, 4, (60, 3), generator=generator)
+    free[:, 1] = 0  # goes with anything
+    fixed = torch.tensor([[2, 1, 3]] * 9)  # says which pair it is
+    triplets = torch.cat([free, fixed]).tolist()
+    prior = TripletPrior.from_triplets(torch.tensor(triplets), (4, 3, 4))
+    for p in range(3):
+        own = [(s, o) for s, q, o in triplets if q == p]
+        told = 0.0
+        for at, ends in enumerate(own):
+            others = own[:at] + own[at + 1 :]
+            share = sum((s, o) == ends for s, _, o in triplets) / len(triplets)
+            told += math.log((others.count(ends) + 20 * share) / (len(others) + 20)) - math.log(share)
+        assert float(prior.information[p]) == pytest.approx(told / (len(own) + 5))
+    assert prior.information[1] > 0.2 > prior.information[0]
+    assert prior.information[2] == 0
+
+
+def test_a_saved_prior_keeps_its_reversals(tmp_path: Path) -> None:
+    counts = torch.arange(9).view(3, 3)
+    prior = TripletPrior.from_triplets(torch.tensor([[0, 1, 2]]), NAMES, reversals=counts)
+    prior.save(tmp_path / "prior")
+    loaded = TripletPrior.load(tmp_path / "prior")
+    assert torch.equal(torch.as_tensor(loaded.reversals), counts)
+    refused(r"reversals must be \[3, 3\]", TripletPrior.from_triplets, prior.triplets, NAMES, reversals=counts[:2, :2])
+
+
+# which relations are chosen
+
+
+def candidates(*rows: tuple[int, int, int, float], repeat: float = 1.0) -> Relations:
+    """Relations (subject box, predicate, object box, probability) of boxes whose class is their number."""
+    pairs = np.array([(s, o) for s, _, o, _ in rows]).reshape(-1, 2)
+    labels = np.arange(4)
+    triplets = np.array([(s, p, o) for s, p, o, _ in rows]).reshape(-1, 3)
+    probability = np.array([q for *_, q in rows])
+    zero = np.zeros(len(rows))
+    boxes = np.array([[at, 0.0, at + 1, 1] for at in range(4)])
+    terms = {"log_cp": np.log(probability), "log_prior": zero, "log_selected": zero, "log_boxes": zero}
+    return Relations(
+        "a",
+        boxes,
+        pairs,
+        triplets,
+        np.log(probability),
+        labels=labels,
+        confidences=np.ones(4),
+        **terms,
+        log_repeat=zero + math.log(repeat),
+        probability=probability,
+    )
+
+
+def prior_of(data: Dataset) -> TripletPrior:
+    triplets, reversals = torch.from_numpy(data.triplets()), torch.from_numpy(data.reversals())
+    return TripletPrior.from_triplets(triplets, data.vocabulary, reversals=reversals)
+
+
+KNOWN = prior_of(
+    scenes(
+        *[[(0, 0, 1), (1, 0, 0)]] * 6,
+        *[[(0, 1, 1), (1, 0, 0)]] * 6,
+        *[[(0, 2, 1), (1, 3, 0)]] * 6,
+        *[[(2, 0, 3)]] * 4,
+        *[[(2, 4, 3)]] * 12,
+        *[[(0, 2, 2)], [(1, 3, 3)]] * 30,
+    )
+)
+
+
+def chosen(pool: Relations, **options: Any) -> list[tuple[int, int, int]]:
+    result = choose(pool, KNOWN, AnswerOptions(**{"least": 0.01, **options}))
+    return [(s, p, o) for (s, o), p in zip(result.pairs.tolist(), result.triplets[:, 1].tolist(), strict=True)]
+
+
+def test_of_two_mirrored_relations_the_likelier_stays() -> None:
+    next_to, near, behind, in_front = range(4)
+    pool = candidates((0, next_to, 1, 0.4), (1, near, 0, 0.3), (2, behind, 1, 0.2), (1, behind, 2, 0.1))
+    assert chosen(pool, order="likely") == [(0, next_to, 1), (2, behind, 1)]
+    assert len(chosen(pool, order="likely", mirror="keep")) == 4
+    pool = candidates((0, behind, 1, 0.4), (1, in_front, 0, 0.3), (1, next_to, 0, 0.2))
+    assert chosen(pool, order="likely") == [(0, behind, 1)]  # the reverse has nothing better to say
+    assert chosen(pool, order="likely", k=None) == [(0, behind, 1), (1, next_to, 0)]
+
+
+def test_statements_without_training_counts_know_only_the_same_predicate() -> None:
+    said = Statements(None)
+    assert said.add((0, 1), 2)
+    assert not said.add((1, 0), 2)
+    assert said.add((1, 0), 3)
+
+
+def test_informative_predicates_come_first_and_the_likeliest_in_the_other_order() -> None:
+    next_to, ride = 0, 4
+    pool = candidates((0, next_to, 1, 0.12), (2, next_to, 3, 0.11), (2, ride, 3, 0.1))
+    assert chosen(pool) == [(2, ride, 3), (0, next_to, 1)]
+    assert chosen(pool, order="likely") == [(0, next_to, 1), (2, next_to, 3)]
+
+
+def test_a_repeated_triplet_counts_less_in_the_informative_order() -> None:
+    pool = candidates((0, 2, 1, 0.3), (0, 2, 2, 0.29), (0, 2, 3, 0.28), (1, 3, 3, 0.2))
+    same = replace(pool, triplets=np.array([[0, 2, 1]] * 3 + [[1, 3, 3]]))
+    assert chosen(same, order="likely") == [(0, 2, 1), (0, 2, 2), (0, 2, 3), (1, 3, 3)]
+    assert chosen(same, least=0.12) == [(0, 2, 1), (1, 3, 3), (0, 2, 2)]  # 0.28 / 3 is below the threshold
+
+
+def test_the_threshold_is_a_probability_and_includes_the_penalty_for_repeats_on_the_same_boxes() -> None:
+    pool = candidates((0, 2, 1, 0.3), (0, 2, 2, 0.1))
+    assert chosen(pool, least=0.1) == [(0, 2, 1), (0, 2, 2)]
+    assert chosen(replace(pool, log_repeat=np.log([1.0, 0.5])), least=0.1) == [(0, 2, 1)]
+
+
+# answers of a model
+
+
+def test_every_answer_is_a_triplet_of_the_boxes_names_by_falling_probability() -> None:
+    model, given = model_of("evidence", **EXPONENTS), detections(4)
+    scored = prepared(model, given)
+    result = answer(scored, AnswerOptions(**EVERYTHING))
+    assert len(result) == 12 * len(NAMES.predicates)
+    dense = scored.rank(None, 10_000, probability=True)
+    expected = {(*r.pair, *r.triplet): r.probability for r in dense}
+    assert result.probability is not None
+    assert (np.diff(result.probability) <= 1e-15).all() or model.config.ranking.repeat < 1
+    for relation in result:
+        (s, o), triplet = relation.pair, relation.triplet
+        assert triplet[::2] == (given.labels[s], given.labels[o])
+        assert relation.probability == pytest.approx(expected[(s, o, *triplet)])
+
+
+def test_the_label_probability_of_a_box_is_the_weighted_mean_over_its_pairs() -> None:
+    model = model_of("evidence")
+    scored = prepared(model, detections(3))
+    (block,) = scored.blocks()
+    assert block.log_selected is not None
+    total = np.zeros((3, 4))
+    weights = np.zeros(3)
+    log_pair = block.log_pair(ALL, 1.0)
+    assert log_pair is not None
+    for at, (s, o) in enumerate(block.pairs.tolist()):
+        weight = math.exp(2 * float(log_pair[at]))
+        dense = block.joint()[at : at + 1].dense()[0].double().numpy()
+        total[s] += weight * dense.sum((1, 2))
+        total[o] += weight * dense.sum((0, 1))
+        weights[[s, o]] += weight
+    np.testing.assert_allclose(scored.label_probability(), total / weights[:, None], rtol=1e-4)
+
+
+def test_boxes_keep_their_names_or_get_the_most_probable_one() -> None:
+    model, given = model_of("pixels"), detections(4)
+    scored = prepared(model, given, photo())
+    best = scored.label_probability().argmax(1)
+    assert (best != given.labels).any()
+    np.testing.assert_array_equal(name_boxes(scored, "keep"), given.labels)
+    np.testing.assert_array_equal(name_boxes(scored, "refine"), best)
+    unknown = prepared(model, replace(given, labels=np.array([UNKNOWN, *given.labels[1:]])), photo())
+    named = name_boxes(unknown, "keep")
+    assert named[0] == unknown.label_probability()[0].argmax()
+    assert named[1:].tolist() == given.labels[1:].tolist()
+    refined = model.predict(photo(), given, labels="refine", **{**EVERYTHING, "top": 50})
+    assert refined.box_classes() == [NAMES.objects[at] for at in best]
+    assert all(relation.triplet[0] == best[relation.pair[0]] for relation in refined)
+
+
+@pytest.mark.parametrize(
+    "given", [{"subject": 0}, {"object": 1}, {"predicate": "by"}, {"subject": 0, "predicate": "on"}]
+)
+def test_a_query_selects_among_all_answers(given: dict[str, Any]) -> None:
+    model, boxes = model_of("evidence"), detections(4)
+    words = {name: NAMES.objects[boxes.labels[at]] if isinstance(at, int) else at for name, at in given.items()}
+    scored = prepared(model, boxes)
+    options = AnswerOptions(**EVERYTHING)
+    names = ("subject", "predicate", "object")
+    everything = [r for r in answer(scored, options) if all(r.names[names.index(n)] == w for n, w in words.items())]
+    result = ask(scored, words, options)
+    assert result.given == words
+    assert [(r.pair, r.triplet) for r in result] == [(r.pair, r.triplet) for r in everything]
+    assert [r.probability for r in result] == pytest.approx([r.probability for r in everything])
+
+
+def test_a_query_for_an_absent_name_says_so() -> None:
+    model, boxes = model_of("evidence"), replace(detections(3), labels=np.array([0, 0, 1]))
+    scored = prepared(model, boxes)
+    result = ask(scored, {"object": "bed"}, AnswerOptions())
+    assert len(result) == 0
+    assert "none of the boxes is likely a bed" in str(result.note)
+    assert f"{scored.label_probability()[:, 3].max():.1%}" in str(result.note)
+    assert "no two boxes" in str(ask(scored, {"subject": "cat", "object": "cat"}, AnswerOptions()).note)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_options_are_refused() -> None:
+    model, given = model_of("evidence"), detections(2)
+    for options, words in (
+        ({"order": "best"}, "order must be 'informative' or 'likely', got 'best'"),
+        ({"labels": "drop"}, "labels must be"),
+        ({"mirror": True}, "mirror must be"),
+        ({"k": 0}, "k must be a whole number from 1, got 0"),
+        ({"top": "many"}, "top must be"),
+        ({"least": 2}, "least must be a probability"),
+    ):
+        refused(words, lambda options=options: model.predict_many([None], [given], **options))
+
+
+def test_the_pretrained_model_answers_on_a_photo_without_boxes_one_or_many() -> None:
+    model = RelationModel.pretrained()
+    for n in (0, 1):
+        assert len(model.predict(photo(), replace(detections(n), labels=np.zeros(n, int)))) == 0
+    crowd = replace(detections(12), labels=np.zeros(12, int))
+    result = model.predict(photo(), crowd, top=50)
+    statements = {(frozenset(r.pair), r.names[1]) for r in result}
+    assert len(statements) == len(result)

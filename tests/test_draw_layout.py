@@ -31,6 +31,7 @@ from polyadic.draw.layout import (
     anchor_points,
     arrange,
     arrow_curves,
+    arrow_labels,
     crossings,
     graph_layout,
     nearest_place,
@@ -135,6 +136,16 @@ def test_a_label_takes_its_first_free_wish_and_has_a_leader_only_if_it_moved() -
     assert second is not None
     assert label.leader(second) is None
     assert label.leader(moved) == ((1, 1), (1, 2))
+
+
+def test_a_label_sits_where_it_hides_no_other_arrow() -> None:
+    x = np.linspace(0, 200, 49)
+    flat, crossing = np.stack([x, 0 * x + 50], 1), np.stack([0 * x + 100, x], 1)
+    alone, aside = arrow_labels([(30, 10)], [flat])[0], arrow_labels([(30, 10)] * 2, [flat, crossing])[0]
+    assert alone.wanted[0] == (85, 45)
+    assert not 70 < aside.wanted[0][0] <= 100  # the other is at x = 100
+    assert abs(aside.wanted[0][0] - 85) < 20
+    assert sorted(alone.wanted) == sorted(aside.wanted)
 
 
 # --- arrows
@@ -255,6 +266,14 @@ def test_connected_parts_lie_apart_within_the_width() -> None:
 
 def around_part(centres: np.ndarray, sizes: np.ndarray, part: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return (centres[part] - sizes[part] / 2).min(0), (centres[part] + sizes[part] / 2).max(0)
+
+
+def test_a_long_chain_goes_down_the_paper() -> None:
+    edges = [(i, i + 1) for i in range(9)]
+    start = np.stack([np.arange(10.0), np.zeros(10)], 1)
+    centres, height = arrange(graph_layout(start, edges), np.full((10, 2), [90, 40]), 500, 1.0)
+    assert height > 600
+    assert np.hypot(*np.diff(centres, axis=0).T).min() > 60
 
 
 def test_no_graph_is_drawn_unless_asked_for_or_of_nothing() -> None:

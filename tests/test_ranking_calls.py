@@ -1,4 +1,4 @@
-"""Ranking as it is called: inference mode, threads, own priors, names, and bad input."""
+"""Ranking as it is called: repetitions, inference mode, threads, own priors, names, and bad input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from ranking_cases import rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import greedy
+from ranking_cases import CAPS, CHECKS, dense_scores, priors, rows, tensors_of_pairs
 from refusals import refused
 from torch import Tensor
 
@@ -20,6 +23,27 @@ from polyadic.ranking import search as tensors
 from polyadic.ranking.dedup import Dedup
 from polyadic.ranking.search import Terms
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+
+
+@settings(CHECKS, max_examples=80)
+@given(st.data())
+def test_dedup_is_the_greedy_list_over_all_entries(data: st.DataObject) -> None:
+    cp = data.draw(tensors_of_pairs(most=6))
+    prior = data.draw(priors(cp))
+    k, top = data.draw(CAPS), data.draw(st.sampled_from([1, 3, 10, 40]))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
+    places = torch.tensor([[0.0, 0, 10, 10], [2, 0, 12, 10], [30, 30, 40, 40]])
+    boxes = places[torch.randint(3, (cp.batch_shape[0], 2), generator=generator)]
+    iou, weight = data.draw(st.sampled_from([0.45, 0.9])), data.draw(st.sampled_from([0.1, 0.5, 0.0, 1.0]))
+    pair = -torch.rand(len(boxes), generator=generator, dtype=torch.float64)  # no exact ties between copies
+    result = rank_relations(cp, prior, pair, k=k, top=top, dedup=Dedup(boxes, iou, weight))
+    scores = dense_scores(cp, prior, pair)
+    expected = greedy(scores, boxes, iou, weight, k, top)
+    separate = torch.tensor([x[0] for x in expected]).diff().abs()
+    assert [x[0] for x in rows(result)] == pytest.approx([x[0] for x in expected], abs=1e-6)
+    if len(separate) == 0 or float(separate.min()) > 1e-6:
+        assert [x[1:] for x in rows(result)][:-1] == [x[1:] for x in expected][:-1]
+
 
 # Where it is called from.
 

@@ -87,7 +87,7 @@ def command(
             help="Leave out relations that an annotator would state with a lower probability.",
             rich_help_panel=_ANSWERS,
         ),
-    ] = 0.02,
+    ] = 0.01,
     order: Annotated[
         Literal["informative", "likely"],
         typer.Option(

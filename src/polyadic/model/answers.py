@@ -40,7 +40,7 @@ class AnswerOptions:
     order: Order = "informative"  # by probability times what the predicate tells of its pair; or by probability
     labels: Labels = "keep"  # boxes keep the detector's names, or get the most probable one over all their pairs
     mirror: Mirror = "drop"  # of "A behind B" and "B behind A" the likelier alone; "next to" and the like once a pair
-    least: float = 0.02  # the smallest probability
+    least: float = 0.01  # the smallest probability
 
     def __post_init__(self) -> None:
         for name, allowed in (("order", Order), ("labels", Labels), ("mirror", Mirror)):

@@ -227,7 +227,7 @@ class RelationModel(nn.Module):
         order: Order = "informative",
         labels: Labels = "keep",
         mirror: Mirror = "drop",
-        least: float = 0.02,
+        least: float = 0.01,
     ) -> Relations:
         """Answer who does what to whom in a photo: a path, a PIL image, an array [H, W, 3] or a tensor [3, H, W].
 

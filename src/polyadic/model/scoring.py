@@ -425,7 +425,7 @@ def _log_sum(cp: CPTensor, labels: dict[str, int], weights: Weights) -> Float[Te
     triplets = torch.stack([columns[name][fits] for name in VARIABLES], -1)  # [M, 3]
     mixture, peak = cp.mixture(), weights.log_best
     parts = [mixture.subject + mixture.log_weight[..., None], mixture.predicate, mixture.object]
-    factors = [part.exp().transpose(1, 2).contiguous().numpy() for part in parts]  # [B, ·, R]
-    log_seen = (weights.log_seen[fits] - peak).exp().numpy()
-    weighted, plain = map(torch.from_numpy, kernel.sum_seen(*factors, triplets.numpy(), log_seen))
+    s, p, o = (part.exp().transpose(1, 2).contiguous().numpy() for part in parts)  # [B, ·, R]
+    seen = (weights.log_seen[fits] - peak).exp().numpy()
+    weighted, plain = map(torch.from_numpy, kernel.sum_seen(s, p, o, triplets.numpy(), seen))
     return (weighted + (1 - plain).clamp_min(0) * math.exp(weights.log_rest - peak)).log() + peak

@@ -266,7 +266,7 @@ def test_variants_are_scored_on_test_and_held_out_images(made: Made) -> None:
     kept = {row.fit for row in made.apart.rows} - {"held-out"}
     assert kept == {row.fit for row in made.table.rows}
     log = (made.out / "held-out-full-seed-0" / "log.jsonl").read_text()
-    assert '"recall"' in log, "it validates on the images that it does not learn from"
+    assert '"R@50"' in log, "it validates on the images that it does not learn from"
     assert len(held_out(scenes("train"))) == 2
 
 

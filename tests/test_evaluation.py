@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from polyadic.evaluation import Evaluator, choose_k, evaluate
 from polyadic.evaluation import kernel as matching
-from polyadic.evaluation.baselines import Ceiling
+from polyadic.evaluation.ceiling import Ceiling
 from polyadic.evaluation.protocol import FREE_K, PRESETS, Protocol, get_protocol
 from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError

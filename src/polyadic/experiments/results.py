@@ -71,16 +71,10 @@ def recall_row(what: str, recall: Recall, **more: Any) -> Row:
     return Row(what=what, **{**_protocol_fields(recall.protocol), **numbers, **more})
 
 
-def ceiling_row(what: str, protocol: Protocol, value: float, **more: Any) -> Row:
-    """Create the row of a ceiling: no ranking of the boxes exceeds it, for any k and N."""
-    return Row(what=what, **{**_protocol_fields(protocol), "k": "any", "recall": value, **more})
-
-
 def comparison_rows(result: Comparison) -> list[Row]:
     """List the rows of all recalls and ceilings."""
     where = {"dataset": result.dataset, "split": result.split}
-    rows = [recall_row(what, recall, **where) for what, recall in result.rows]
-    return rows + [ceiling_row(what, protocol, value, **where) for what, protocol, value in result.ceilings]
+    return [recall_row(what, recall, **where) for what, recall in (*result.rows, *result.ceilings)]
 
 
 def _protocol_fields(protocol: Protocol) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from polyadic.config import PRESETS
 from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
 from polyadic.evaluation import Evaluator
-from polyadic.evaluation.compare import COUNT_TABLE, PREDICTIONS, Comparison, compare
+from polyadic.evaluation.compare import PREDICTIONS, Comparison, compare
 from polyadic.evaluation.misses import OUTCOMES, MissCounter
 from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.results import (
@@ -36,7 +36,6 @@ from polyadic.experiments.results import (
     Row,
     TableLine,
     cached_rows,
-    ceiling_row,
     cell,
     config_record,
     recall_row,
@@ -90,7 +89,7 @@ def table1(result: Comparison, free: Mapping[Protocol, int | None]) -> list[Tabl
     `free` has, for each task, the protocol with the k that was chosen on the validation split.
     """
     chosen: dict[str, int | None] = {protocol.task: k for protocol, k in free.items()}
-    rows = [(what, row) for what, row in result.rows if row.protocol.subset == "all"]
+    rows = [(what, row) for what, row in (*result.rows, *result.ceilings) if row.protocol.subset == "all"]
     lines = []
     for name in dict.fromkeys(what for what, _ in rows):
         recalls: dict[tuple[str, int | None, int], float] = {
@@ -98,13 +97,6 @@ def table1(result: Comparison, free: Mapping[Protocol, int | None]) -> list[Tabl
         }
         asked = ((task, chosen.get(task, -1) if k == FREE else int(k), top) for task, k, top in COLUMNS)
         lines.append(TableLine(name, tuple(Cell(recalls.get(key, math.nan)) for key in asked)))
-    for name in dict.fromkeys(what for what, _, _ in result.ceilings):
-        values: dict[str, float] = {
-            protocol.task: value
-            for what, protocol, value in result.ceilings
-            if what == name and protocol.subset == "all"
-        }
-        lines.append(TableLine(name, tuple(Cell(values.get(task, math.nan)) for task, _, _ in COLUMNS)))
     return lines + [TableLine(label, tuple(map(Cell, cells))) for label, cells in PAPER.get(result.dataset, {}).items()]
 
 
@@ -209,13 +201,9 @@ class _Experiment:
         train = load_split(self.config, "train")
         result = compare(self.test, [], protocols, train=train, detections=self.boxes)
         common: dict[str, Any] = {"dataset": self.test.name, "split": self.test.split, "fit": "baseline"}
-        for what, row in result.rows:
-            if what == COUNT_TABLE:
+        for what, row in (*result.rows, *result.ceilings):
+            if what != PREDICTIONS:
                 yield recall_row(what, row, **common)
-        for what, protocol, value in result.ceilings:
-            for k in KS:
-                for top in TOPS:
-                    yield ceiling_row(what, protocol, value, k=str(k), N=top, mean_recall=math.nan, **common)
 
     def plain(self) -> Iterator[Row]:
         """Score models trained with noise from all proposals."""

@@ -26,6 +26,7 @@ from polyadic.io.records import read_detections, write_relations
 from polyadic.model.relation_model import PRECISION, RelationModel
 from polyadic.model.scoring import ALL, ScoredPairs, ScoreTerms
 from polyadic.model.storage import pick_device
+from polyadic.pretrained import synonyms
 from polyadic.progress import say
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
@@ -164,7 +165,7 @@ def training_seconds(folder: Path) -> float:
 
 
 def read_detections_of(path: Path, run: OpenRun) -> dict[str, Detections]:
-    given = read_detections(path, run.data.vocabulary, sizes=run.data.sizes)
+    given = read_detections(path, run.data.vocabulary, synonyms(run.data.vocabulary), sizes=run.data.sizes)
     return {detections.image: detections for detections in given}
 
 

@@ -62,6 +62,7 @@ def fit_size(name: str, images: int) -> Config:
     config = Config(
         sources=("evidence",),
         workers=0,
+        threads=1,  # small layers: more threads wait for one another
         data=DataConfig(dataset="coco"),
         head=HeadConfig(hidden=hidden, dropout=dropout, context=True),
         selector=SelectionConfig(hidden=hidden, dropout=0.3, nulls=0.0),

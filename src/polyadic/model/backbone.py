@@ -159,6 +159,7 @@ def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], 
     import timm
 
     logging.getLogger("timm.models._builder").setLevel(logging.ERROR)  # the classifier's weights are unused
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each try to reach it; our error says it once
     name, weights = pixels.backbone, pixels.weights
     if not timm.is_model(name.split(".")[0]):
         near = timm.list_models(f"*{name.split('.')[0][:6]}*")[:3]

@@ -154,3 +154,31 @@ def test_predicate_classification_gives_the_count_table_the_true_labels_at_full_
     expected = [row.recall for row in evaluate(test, tabled, [protocol], 2)]
     assert values(result, COUNT_TABLE, protocol) == expected
     assert expected[-1] > 0
+
+
+def test_the_count_table_gets_labels_where_the_model_does_and_the_rows_say_so(data: tuple[Dataset, Dataset]) -> None:
+    train, test = data
+    phrases, predicates = (LU.change(task=f"{task}-classification", k=1) for task in ("phrase", "predicate"))
+    mine = true_predictions(test, labelled=False)
+    result = compare(test, mine, [phrases, predicates], train, reads_labels=True)
+    assert [what for what, row in result.rows if row.top == 2] == [
+        PREDICTIONS,
+        f"{COUNT_TABLE}, labels given",
+        PREDICTIONS,
+        COUNT_TABLE,
+    ]
+    given = values(result, f"{COUNT_TABLE}, labels given", phrases)
+    assert given == values(result, COUNT_TABLE, predicates)
+    without = compare(test, mine, [phrases], train, reads_labels=False)
+    assert values(without, COUNT_TABLE, phrases) != given
+    assert {what for what, _ in without.rows} == {PREDICTIONS, COUNT_TABLE}
+
+
+def test_a_count_table_that_alone_reads_the_detectors_labels_says_so(data: tuple[Dataset, Dataset]) -> None:
+    train, test = data
+    names = {
+        reads: {what for what, _ in compare(test, true_predictions(test, True), [LU], train, reads_labels=reads).rows}
+        for reads in (True, False, None)
+    }
+    assert names[True] == names[None] == {PREDICTIONS, COUNT_TABLE}
+    assert names[False] == {PREDICTIONS, f"{COUNT_TABLE}, given the detector's labels"}

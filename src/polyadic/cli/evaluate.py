@@ -258,7 +258,7 @@ def _run_scores(
     if not without:
         return scores
     name = f"{PREDICTIONS} without {', '.join(name for name in PARTS if name in without)}"
-    rows = tuple((what.replace(PREDICTIONS, name), row) for what, row in scores.result.rows)
+    rows = tuple((name if what == PREDICTIONS else what, row) for what, row in scores.result.rows)
     return replace(scores, result=replace(scores.result, rows=rows))
 
 

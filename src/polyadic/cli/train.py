@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from polyadic.config.schema import Config
 
 OPTIONS = ("data", "out", "resume", "overwrite", "help")
-PRESETS = "own, own-pixels, vrd, vg150, vg200, vrd-boxes, vrd-pixels, vrd-pixels-grown, toy"
+PRESETS = "vrd, vg150, vg200, vrd-boxes, vrd-pixels, vrd-pixels-grown, toy, own, own-pixels"
 
 Words = Annotated[
     list[str] | None,

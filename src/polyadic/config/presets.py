@@ -85,7 +85,6 @@ def fit_size(name: str, images: int) -> Config:
 
 
 PRESETS: dict[str, Config] = {
-    **{name: fit_size(name, 1500) for name in OWN},
     "vrd": Config(),
     "vg150": Config(data=DataConfig(dataset="vg150")),
     "vg200": Config(data=DataConfig(dataset="vg200")),
@@ -130,6 +129,7 @@ PRESETS: dict[str, Config] = {
         validation=ValidationConfig(images=60),
         cache=CacheConfig(gigabytes=4.0),
     ),
+    **{name: fit_size(name, 1500) for name in OWN},
 }
 
 _FPN = DetectorConfig(

@@ -160,10 +160,7 @@ def compare(
             unnamed = counter.protocol.task == UNLABELLED
             labels = np.full(len(boxes.boxes), UNKNOWN) if unnamed else boxes.labels
             counter.update(scene, answer, boxes.boxes, labels)
-    rows = [
-        (PREDICTIONS + GIVEN * (bool(reads_labels) and row.protocol.task == UNLABELLED), row)
-        for row in evaluator.result()
-    ]
+    rows = [(PREDICTIONS, row) for row in evaluator.result()]
     notes = check.notes([protocol.k for protocol in protocols])
     ceilings = []
     for reference in references:

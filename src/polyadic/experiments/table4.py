@@ -6,6 +6,7 @@ on all images), and keeps its scores: an interrupted experiment continues when i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -287,8 +288,9 @@ def baselines(config: Config, test: Dataset, protocol: Protocol) -> Iterator[Row
     result = compare(test, [], protocols, train=load_split(config, "train"), reads_labels=reads)
     for word, k in cuts.items():
         for what, row in (*result.rows, *result.ceilings):
-            if not what.startswith(PREDICTIONS) and row.protocol.k == k:
-                yield recall_row(what, row, dataset=test.name, k=word)
+            if what != PREDICTIONS and row.protocol.k == k:
+                mean = None if math.isnan(row.mean_recall) else row.mean_recall  # a ceiling has none
+                yield recall_row(what, row, dataset=test.name, k=word, mean_recall=mean)
 
 
 def table4(ablation: Ablation, task: str = PHRASES) -> list[TableLine]:

@@ -177,7 +177,7 @@ def test_without_a_terminal_a_long_task_says_where_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 10_000, 8))  # seconds
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("polyadic.progress.time.monotonic", lambda: float(next(clock)))
     with progress.showing(), progress.task("triplets 1/2", 40) as move:
         for step in range(1, 13):
             move(step, loss=1.5)

@@ -10,7 +10,8 @@ import pytest
 from shared_data import real_vrd, shared
 
 from polyadic.evaluation import evaluate
-from polyadic.evaluation.baselines import Ceiling, CountTable
+from polyadic.evaluation.baselines import CountTable
+from polyadic.evaluation.ceiling import Ceiling
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.io.records import read_detections
 from polyadic.structures.detections import Detections

@@ -82,13 +82,14 @@ def test_evaluate_reports_recall_baseline_and_ceiling_per_protocol(
     lines = command("evaluate", *arguments, "--csv").out.splitlines()
     assert lines[0] == "what,dataset,split,protocol,task,k,k_unit,subset,N,recall,mean_recall"
     assert 'predictions,vrd,test,"lu2016 phrase, k = 10 triplets",phrase,10,triplet,all,50,100.0,100.0' in lines
-    assert '"ceiling, relabelled",vrd,test,"lu2016 phrase, any k",phrase,any,,all,any,75.0,' in lines
+    assert '"ceiling, relabelled",vrd,test,"lu2016 phrase, k = 1 triplet",phrase,1,triplet,all,50,75.0,' in lines
     value = json.loads(command("evaluate", *arguments, "--json").out)
     recalls = {(r["what"], r["k"], r["subset"], r["N"]): r["recall"] for r in value["recalls"]}
     assert recalls["predictions", 1, "all", 50] == 0
     assert recalls["predictions", 10, "all", 50] == 100
     assert ("count table", 10, "zero-shot", 100) in recalls
-    assert value["ceilings"][0]["protocol"] == "lu2016 phrase, any k"
+    assert value["ceilings"][0]["protocol"] == "lu2016 phrase, k = 1 triplet"
+    assert "no file or run is called runs/nothing" in command("evaluate", "runs/nothing").message
 
 
 def test_free_k_is_chosen_on_validation_predictions_and_never_on_the_test_split(

@@ -38,10 +38,10 @@ def test_training_prints_the_model_and_the_next_command(command: Command, folder
         "train", tiny, "--out", out, "--head.rank=3", "--triplets.rate", "2e-3", "--seed", "1", *PIXELS, *SHORT
     )
     assert result.code == 0
-    about = f"model: {out / 'model'}, best at stage triplets, epoch 1: held-out recall "
+    about = f"model: {out / 'model'}, stage triplets, epoch 1, chosen by held-out loss: loss "
     assert result.out.startswith(about)
     assert result.out.endswith(f"next: polyadic evaluate {out}\n")
-    assert "triplets 1/1: held-out recall" in result.err
+    assert "triplets 1/1: held-out loss" in result.err
     config = load_config(out / "config.json")
     keys = ("head.rank", "triplets.rate", "seed", "triplets.epochs", "head.hidden", "pixels.strides")
     assert [dict(leaves(config))[key] for key in keys] == [3, 2e-3, 1, 1, 32, (8,)]
@@ -171,6 +171,19 @@ def test_progress_bars_are_shown_on_a_terminal_only(
         assert "a line [that] stays" in shown
         for text in ("triplets 1/2", "7/40", "loss 1.23", "rate 0.0001"):
             assert (text in shown) is terminal
+
+
+def test_without_a_terminal_a_long_task_says_where_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 8))  # seconds
+    monkeypatch.setattr("polyadic.progress.time.monotonic", lambda: float(next(clock)))
+    with progress.showing(), progress.task("triplets 1/2", 40) as move:
+        for step in range(1, 13):
+            move(step, loss=1.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "triplets 1/2: 4/40  loss 1.5"  # 32 seconds
+    assert len(lines) == 3
 
 
 def test_the_data_root_is_stored_as_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

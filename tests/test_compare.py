@@ -65,11 +65,11 @@ def test_the_count_table_row_uses_the_same_boxes(data: tuple[Dataset, Dataset]) 
     ]  # two N, two rows
     # one truth of four relates a box to itself, which no pair of two boxes can hit
     # and of the two unseen ones, one
-    assert {(what, protocol.task): value for what, protocol, value in result.ceilings} == {
-        (KEPT, "relationship"): 75,
-        (RELABELLED, "relationship"): 75,
-        (KEPT, "phrase"): 50,
-        (RELABELLED, "phrase"): 50,
+    ceilings = {(what, row.protocol): row.recall for what, row in result.ceilings if row.top == max(LU.tops)}
+    assert ceilings == {
+        (what, protocol): value
+        for what in (KEPT, RELABELLED)
+        for protocol, value in zip(protocols, (75, 75, 50), strict=True)
     }
     assert "a larger k changes nothing" in result.notes[0]
 
@@ -78,7 +78,7 @@ def test_without_labels_only_the_ceiling_of_relabelled_boxes_is_known(data: tupl
     train, test = data
     result = compare(test, true_predictions(test, labelled=False), [LU], train)
     assert {what for what, _ in result.rows} == {PREDICTIONS}
-    assert [what for what, _, _ in result.ceilings] == [RELABELLED]
+    assert {what for what, _ in result.ceilings} == {RELABELLED}
     assert "needs the boxes' labels and confidences" in result.notes[-1]
     labelled = {p.image: p.detections for p in true_predictions(test, labelled=True) if p.detections}
     beside = compare(test, true_predictions(test, labelled=False), [LU], train, labelled)
@@ -92,7 +92,7 @@ def test_classification_tasks_are_compared_on_the_true_boxes(data: tuple[Dataset
     assert {(what, row.protocol.task) for what, row in result.rows} == {
         (what, protocol.task) for what in (PREDICTIONS, COUNT_TABLE) for protocol in tasks
     }
-    assert {(what, protocol.task) for what, protocol, _ in result.ceilings} == {
+    assert {(what, row.protocol.task) for what, row in result.ceilings} == {
         (RELABELLED, "phrase-classification"),
         (KEPT, "predicate-classification"),
     }
@@ -133,7 +133,9 @@ def test_rows_ceilings_and_intervals_share_images_frames_and_replicates(data: tu
     theirs = [row for what, row in result.rows if what == COUNT_TABLE]
     assert [row.protocol for row in mine] == [row.protocol for row in theirs] == [p for p in protocols for _ in p.tops]
     assert [row.truths for row in mine] == [row.truths for row in theirs] == [2, 2, 4, 4, 4, 4]
-    ceilings = {(what, protocol.no_prediction): value for what, protocol, value in result.ceilings}
+    ceilings = {
+        (what, row.protocol.no_prediction): row.recall for what, row in result.ceilings if row.protocol in protocols[:2]
+    }
     # image c has two truths in reach, image d one and a self-pair; with "drop", c counts nowhere
     assert ceilings == {(KEPT, "count"): 75, (RELABELLED, "count"): 75, (KEPT, "drop"): 50, (RELABELLED, "drop"): 50}
     # the predictions are the count table on the same boxes, in a frame of another shape: the same numbers on image d
@@ -152,3 +154,31 @@ def test_predicate_classification_gives_the_count_table_the_true_labels_at_full_
     expected = [row.recall for row in evaluate(test, tabled, [protocol], 2)]
     assert values(result, COUNT_TABLE, protocol) == expected
     assert expected[-1] > 0
+
+
+def test_the_count_table_gets_labels_where_the_model_does_and_the_rows_say_so(data: tuple[Dataset, Dataset]) -> None:
+    train, test = data
+    phrases, predicates = (LU.change(task=f"{task}-classification", k=1) for task in ("phrase", "predicate"))
+    mine = true_predictions(test, labelled=False)
+    result = compare(test, mine, [phrases, predicates], train, reads_labels=True)
+    assert [what for what, row in result.rows if row.top == 2] == [
+        PREDICTIONS,
+        f"{COUNT_TABLE}, labels given",
+        PREDICTIONS,
+        COUNT_TABLE,
+    ]
+    given = values(result, f"{COUNT_TABLE}, labels given", phrases)
+    assert given == values(result, COUNT_TABLE, predicates)
+    without = compare(test, mine, [phrases], train, reads_labels=False)
+    assert values(without, COUNT_TABLE, phrases) != given
+    assert {what for what, _ in without.rows} == {PREDICTIONS, COUNT_TABLE}
+
+
+def test_a_count_table_that_alone_reads_the_detectors_labels_says_so(data: tuple[Dataset, Dataset]) -> None:
+    train, test = data
+    names = {
+        reads: {what for what, _ in compare(test, true_predictions(test, True), [LU], train, reads_labels=reads).rows}
+        for reads in (True, False, None)
+    }
+    assert names[True] == names[None] == {PREDICTIONS, COUNT_TABLE}
+    assert names[False] == {PREDICTIONS, f"{COUNT_TABLE}, given the detector's labels"}

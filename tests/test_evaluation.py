@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from polyadic.evaluation import Evaluator, choose_k, evaluate
 from polyadic.evaluation import kernel as matching
-from polyadic.evaluation.baselines import Ceiling
-from polyadic.evaluation.protocol import FREE_K, PRESETS, Protocol, get_protocol
+from polyadic.evaluation.ceiling import Ceiling
+from polyadic.evaluation.protocol import FREE_K, PRESETS, Protocol, get_protocol, small_tops
 from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -440,3 +440,13 @@ def test_protocols_may_be_given_by_name_alone_or_in_a_list() -> None:
     expected = evaluate([truth], [answer], [LU], 5)
     for protocols in ("lu2016", LU, ["lu2016"]):
         assert evaluate([truth], [answer], protocols, 5) == expected
+
+
+def test_small_n_are_chosen_where_the_best_n_hold_every_pair() -> None:
+    tops = (20, 50, 100)
+    assert small_tops([2, 3, 3], tops) == ((1, 5, 50), small_tops([2, 3, 3], tops)[1])
+    assert "at most 6 ordered pairs" in small_tops([2, 3, 3], tops)[1]
+    assert small_tops([2] * 9 + [9], tops)[0] == (1, 50)  # nine of ten images decide
+    assert small_tops([4, 4], (20, 100))[0] == (1, 5, 10, 100)
+    assert small_tops([2, 6, 6], tops) == (tops, "")
+    assert small_tops([], tops) == (tops, "")

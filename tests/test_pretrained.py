@@ -153,6 +153,25 @@ def test_the_table_serves_detectors_that_have_some_of_its_names_and_no_other_voc
     assert isinstance(synonyms(model.vocabulary), Synonyms)
 
 
+def test_a_vocabulary_with_cocos_names_knows_darknets_spellings_and_the_other_way_round() -> None:
+    predicates = ("on",)
+    darknet = {"motorbike", "aeroplane", "sofa", "pottedplant", "diningtable", "tvmonitor"}
+    standard = ("motorcycle", "airplane", "couch", "potted plant", "dining table", "tv")
+    own = Vocabulary(objects=("person", *standard), predicates=predicates)
+    found = LabelMap.match(sorted(darknet), own, synonyms(own))
+    assert {name: own.objects[at] for name, at in found.targets.items()} == {
+        "motorbike": "motorcycle",
+        "aeroplane": "airplane",
+        "sofa": "couch",
+        "pottedplant": "potted plant",
+        "diningtable": "dining table",
+        "tvmonitor": "tv",
+    }
+    other = Vocabulary(objects=("Motorbike", "TVmonitor", "sofa", "couch"), predicates=predicates)
+    found = LabelMap.match(["motorcycle", "tv", "couch", "sofa"], other, synonyms(other))
+    assert [other.objects[at] for at in found.targets.values()] == ["Motorbike", "TVmonitor", "couch", "sofa"]
+
+
 # the command, without RUN
 
 BOXES = {

@@ -164,18 +164,18 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="re
 
 
 @needs_proc
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_ended_by_a_signal_leaves_no_workers_behind_and_resumes(
     whole: Ended, config: Config, tmp_path: Path, how: signal.Signals
 ) -> None:
     run = start(config.change(workers=2), tmp_path / "run", "triplets 1/2, step 1")
     assert len(session(run.pid)) > 1, "workers are running"
-    if how == signal.SIGINT:
-        os.killpg(run.pid, how)  # as a terminal does: workers receive it too
-    else:
+    if how == signal.SIGKILL:
         run.kill()
+    else:
+        os.killpg(run.pid, how)  # as a terminal or a job scheduler does: workers receive it too
     _, errors = run.communicate(timeout=60)
-    assert run.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL)
+    assert run.returncode == (-signal.SIGKILL if how == signal.SIGKILL else 130)
     assert "Traceback" not in errors
     gone(run.pid)
     check(finish(config, tmp_path / "run", resume=True), whole)

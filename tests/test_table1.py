@@ -232,7 +232,7 @@ def test_variants_are_scored_on_test_and_held_out_images(made: Made) -> None:
     assert all(row.seconds is not None for row in rows if row.loss is not None)
     assert {row.fit for row in made.apart.rows if row.outcome} == {"plain", "cross-fitted"}
     log = (made.out / "held-out-full-seed-0" / "log.jsonl").read_text()
-    assert '"recall"' in log, "it validates on the images that it does not learn from"
+    assert '"R@50"' in log, "it validates on the images that it does not learn from"
 
 
 @pytest.mark.parametrize("variant", [x for x in variants(CONFIG) if not x.training], ids=lambda x: x.name)

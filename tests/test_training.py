@@ -122,13 +122,16 @@ def test_a_stage_changes_only_its_own_modules(whole: Ended) -> None:
 
 
 def test_the_best_epoch_is_kept_and_later_stages_start_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values: Iterator[float] = iter([10.0, 30.0, 20.0, 5.0, 4.0])
+    losses: Iterator[float] = iter([3.0, 1.0, 2.0, 1.0, 1.0])
+    selected: Iterator[float] = iter([0.5, 0.6])
 
-    def scripted(*_: Any, **__: Any) -> dict[str, float]:
-        value = next(values)
-        return {"R@50": value, "R@100": value + 2, "loss": 1.0}
+    def scripted(*_: Any, selection: bool, **__: Any) -> dict[str, float]:
+        """Recall is saturated, and best where the loss is not."""
+        loss = next(losses)
+        own = {"selection loss": next(selected)} if selection else {}
+        return {"loss": loss, **own, "R@50": 90 + loss, "R@100": 99.0}
 
-    monkeypatch.setattr(stages, "recall", scripted)
+    monkeypatch.setattr(stages, "held_out_metrics", scripted)
     run = finish(tiny(**{"triplets.epochs": 3}), tmp_path / "run")
     best = run.kept.epochs["triplets", 2]["modules"]
     for after in (run.kept.models["triplets",], run.model.state_dict()):
@@ -138,8 +141,10 @@ def test_the_best_epoch_is_kept_and_later_stages_start_from_it(tmp_path: Path, m
     assert same({name: run.model.state_dict()[f"selector.{name}"] for name in selector}, selector)
     assert not same(best["head"], run.kept.epochs["triplets", 3]["modules"]["head"])
     epochs = [entry for entry in log_of(run.folder) if entry["event"] == "epoch"]
-    assert [entry["recall"] for entry in epochs] == [11, 31, 21, 6, 5]
-    assert [entry["best"] for entry in epochs] == [11, 31, 31, 6, 6]
+    assert [entry["best"] for entry in epochs] == [3, 1, 1, 0.5, 0.5]
+    assert [entry["chosen_by"] for entry in epochs] == 3 * ["loss"] + 2 * ["selection loss"]
+    assert "say triplets 2/3: held-out loss 1.0000 (best so far), R@50 91.00, R@100 99.00" in run.spy.seen
+    assert "say triplets 3/3: held-out loss 2.0000, R@50 92.00, R@100 99.00" in run.spy.seen
 
 
 def test_the_loss_of_triplets_is_the_mean_over_annotated_pairs(tmp_path: Path) -> None:
@@ -210,8 +215,10 @@ def test_the_log_has_each_step_once_and_the_recall_of_each_epoch(whole: Ended) -
     order = [(entry["stage"], entry["epoch"]) for entry in epochs]
     assert order == [("backbone", 1), ("boxes", 1), *((s, e) for s in ("triplets", "selection") for e in (1, 2))]
     for entry in epochs[2:]:
-        assert entry["recall"] == (entry["R@50"] + entry["R@100"]) / 2
         assert 0 <= entry["R@50"] <= entry["R@100"] <= 100
+    for stage in STAGES:
+        mine = [entry for entry in epochs if entry["stage"] == stage]
+        assert mine[-1]["best"] == min(entry[entry["chosen_by"]] for entry in mine), "a loss chooses the epoch"
 
 
 def test_tensorboard_has_losses_and_held_out_recalls(whole: Ended) -> None:
@@ -223,7 +230,7 @@ def test_tensorboard_has_losses_and_held_out_recalls(whole: Ended) -> None:
     for tag, event, name in (
         ("triplets/loss", "step", "loss"),
         ("triplets/held_out/loss", "epoch", "loss"),
-        ("triplets/held_out/recall", "epoch", "recall"),
+        ("triplets/held_out/R@50", "epoch", "R@50"),
     ):
         scalars = [(x.step, x.value) for x in board.Scalars(tag)]
         expected = [(entry["total"], entry[name]) for entry in entries if entry["event"] == event]
@@ -271,7 +278,7 @@ def test_stages_after_triplets_train_on_the_proposals_of_a_file(
     assert not torch.equal(before, after)
     assert torch.equal(after, last)
     epochs = [entry for entry in log_of(run.folder) if entry["event"] == "epoch"]
-    assert all(0 <= entry["recall"] <= 100 for entry in epochs)
+    assert all(0 <= entry["R@50"] <= 100 for entry in epochs)
 
     setup = a_setup(config, tmp_path)
     for name, kind in (("proposals", "triplets"), ("selection", "selection")):

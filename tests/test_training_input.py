@@ -179,7 +179,7 @@ def test_a_full_disk_while_the_best_model_is_written_leaves_the_one_before(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", no_room)
-        patch.setattr("polyadic.training.stages.recall", lambda *_, **__: {"R@50": 99.0, "R@100": 99.0})
+        patch.setattr("polyadic.training.stages.held_out_metrics", lambda *_, **__: {"loss": 1e-3, "R@50": 99.0})
         refused("cannot write the model to .*No space left", EVIDENCE, stopped, resume=True)
     assert (stopped / "model" / "model.safetensors").read_bytes() == before
     assert same(train(EVIDENCE, stopped, resume=True).state_dict(), whole.model.state_dict())
@@ -291,7 +291,7 @@ def test_without_held_out_relations_the_last_epoch_is_kept(tmp_path: Path, held_
     stages = {f"{name}.epochs": 2 for name in ("boxes", "triplets", "selection")} | {"backbone.epochs": 2}
     run = finish(config.change(**stages), tmp_path / "run")
     epochs = [entry for entry in log_of(run.folder) if entry["event"] == "epoch"]
-    assert not any("recall" in entry or "loss" in entry for entry in epochs)
+    assert not any("R@50" in entry or ("loss" in entry and entry["stage"] != "backbone") for entry in epochs)
     for stage, module in (("boxes", "geometry"), ("triplets", "head"), ("selection", "selector")):
         last = run.kept.epochs[stage, 2]["modules"][module]
         assert same(last, getattr(run.model, module).state_dict()), stage

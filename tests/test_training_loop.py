@@ -240,10 +240,22 @@ class _Many(torch.utils.data.Dataset[Any]):
         return [torch.full((3, 2), float(at + i)) for i in range(9)], torch.arange(at % 3), np.eye(2), f"{at}"
 
 
-def test_of_equal_scores_the_smaller_loss_is_the_better(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lower", "kept"), [(True, [3.0, 2.0]), (False, [3.0])])
+def test_the_stage_says_whether_a_lower_value_is_better(tmp_path: Path, lower: bool, kept: list[float]) -> None:
     stage = LineStage(lambda line, batch: None, StageConfig(epochs=3, images=11, rate=1e-3))
-    stage.metrics = iter([{"score": 1.0, "loss": loss} for loss in (3.0, 2.0, 2.5)])  # type: ignore[assignment]
+    stage.lower_is_better = lower
+    stage.metrics = iter([{"score": score} for score in (3.0, 2.0, 2.5)])  # type: ignore[assignment]
     line_run = LineRun(tmp_path, stage)
     with line_run.training():
         loop.fit(stage, line_run)
-    assert [numbers["loss"] for numbers in stage.saved] == [3.0, 2.0]
+    assert [numbers["score"] for numbers in stage.saved] == kept
+
+
+def test_the_best_of_a_run_that_chose_by_another_metric_counts_no_more(tmp_path: Path) -> None:
+    stage = LineStage(lambda line, batch: None, StageConfig(epochs=1, images=11, rate=1e-3))
+    stage.metrics = iter([{"score": 1.0}])  # type: ignore[assignment]
+    line_run = LineRun(tmp_path, stage)
+    line_run.checkpoint.best = 40.0  # a recall: checkpoints had no name for it
+    with line_run.training():
+        loop.fit(stage, line_run)
+    assert [numbers["score"] for numbers in stage.saved] == [1.0]

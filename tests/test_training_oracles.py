@@ -172,7 +172,7 @@ def test_the_prior_that_knows_the_boxes_is_judged_without_dropout(wide: Config, 
     prior, known = setup.model.geometry, setup.data.annotations
     torch.testing.assert_close(prior.mean, torch.cat([x for x, *_ in all_pairs(known)]).mean(0))
     task.train_mode()
-    judged = task.validate()["log-likelihood"]
+    judged = -task.validate()["loss"]
     prior.eval()
     rows, some = task.examples(0), (0, 3, 10)
     assert len(rows) == len(known)
@@ -301,6 +301,23 @@ def test_a_stage_is_judged_by_all_it_has_trained(learned: Ended, tmp_path: Path,
             row = scores.pairs.tolist().index([s, o])
             losses.append(-float(dense(scores.cp, row)[scene.labels[s], p, scene.labels[o]]))
     assert judged["loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-4)
+    assert ("selection loss" in judged) == (name == "selection")
+
+
+def test_the_selection_stage_is_judged_by_the_loss_that_it_is_trained_with(learned: Ended, tmp_path: Path) -> None:
+    setup = a_setup(learned.model.config.change(**{"selector.nulls": 0.0}), tmp_path)
+    setup.model = RelationModel.load(learned.folder)
+    setup.model.config = setup.config
+    stage = stages.SelectionStage(setup, False)
+    judged = stage.validate()["selection loss"]
+    held_out = replace(setup.data, fit=setup.data.validation)
+    stage.data = held_out  # with all null pairs nothing is drawn: the training loss of the same images
+    examples: Any = stage.examples(0)
+    setup.model.eval()
+    with torch.no_grad():
+        expected = stage.loss([examples[at] for at in range(len(examples))])
+    assert expected is not None
+    assert judged == pytest.approx(float(expected[0]), rel=1e-5)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sized
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 T = TypeVar("T")
+
+SILENCE = 30.0  # seconds after which a task without a terminal reports where it is
 
 
 class Interrupted(KeyboardInterrupt):
@@ -100,7 +103,7 @@ def reporting(reporter: Reporter) -> Iterator[None]:
 
 @contextmanager
 def showing() -> Iterator[None]:
-    """Show progress on stderr: a bar on a terminal, lines only elsewhere."""
+    """Show progress on stderr: a bar on a terminal; elsewhere lines, at least one in `SILENCE` seconds of a task."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -118,9 +121,25 @@ class _Lines(Reporter):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.files: set[str] = set()
+        self.text = ""
+        self.total: int | None = None
+        self.spoke = time.monotonic()
 
     def say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.spoke = time.monotonic()
+
+    def begin(self, text: str, total: int | None) -> None:
+        self.text, self.total = text, total
+
+    def move(self, done: int, **numbers: float) -> None:
+        if time.monotonic() - self.spoke >= SILENCE:
+            self.say(f"{self.text}: {self.place(done, numbers)}")
+
+    def place(self, done: int, numbers: Mapping[str, float]) -> str:
+        """Format the steps done and the current values."""
+        values = (f"{name} {value:.4g}" for name, value in numbers.items())
+        return "  ".join([f"{done}/{'?' if self.total is None else self.total}", *values])
 
     def transfer(self, name: str, done: int, total: int | None) -> None:
         if name not in self.files:
@@ -135,7 +154,6 @@ class _Bars(_Lines):
         super().__init__(bars.console)
         self.bars = bars
         self.task: TaskID | None = None
-        self.total: int | None = None
         self.transfers: dict[str, TaskID] = {}
 
     def begin(self, text: str, total: int | None) -> None:
@@ -143,9 +161,7 @@ class _Bars(_Lines):
 
     def move(self, done: int, **numbers: float) -> None:
         if self.task is not None:
-            count = f"{done}/{'?' if self.total is None else self.total}"
-            values = (f"{name} {value:.4g}" for name, value in numbers.items())
-            self.bars.update(self.task, completed=done, numbers="  ".join([count, *values]))
+            self.bars.update(self.task, completed=done, numbers=self.place(done, numbers))
 
     def end(self) -> None:
         if self.task is not None:
@@ -211,5 +227,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def ignore_interrupt(worker: int) -> None:
-    """Initialise a worker process: Ctrl-C reaches it too, but the main process decides."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Initialise a worker process: a signal to the process group reaches it too, but the main process decides."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)

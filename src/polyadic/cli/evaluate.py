@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -77,7 +77,12 @@ def command(
     ] = None,
     top: Annotated[
         list[int] | None,
-        typer.Option("--top", metavar="N...", help="N of R@N. Default: 20 50 100.", rich_help_panel=_PROTOCOL),
+        typer.Option(
+            "--top",
+            metavar="N...",
+            help="N of R@N. Default: 20 50 100; smaller ones where images have few boxes.",
+            rich_help_panel=_PROTOCOL,
+        ),
     ] = None,
     match: Annotated[
         Literal["one-to-one", "many-to-one"] | None,
@@ -154,6 +159,8 @@ def command(
     """
     from polyadic.evaluation.protocol import get_protocol
 
+    if not predictions.expanduser().exists():
+        raise PolyadicError(f"no file or run is called {predictions}")
     is_run = predictions.expanduser().is_dir()
     switches = {"match": match, "aggregate": aggregate, "k_unit": k_unit, "tie": tie, "no_prediction": no_prediction}
     changes: dict[str, Any] = {
@@ -184,6 +191,7 @@ def command(
             words,
             place=(split, dataset, root),
             detections=detections,
+            any_top=not top and not table1,
             without=without or [],
             bootstrap=bootstrap,
             save=save,
@@ -204,6 +212,7 @@ def command(
             words,
             place=(split, dataset, root),
             detections=detections,
+            any_top=not top,
             validation=validation,
             bootstrap=bootstrap,
             misses=misses,
@@ -221,6 +230,7 @@ def _run_scores(
     *,
     place: Place,
     detections: Path | None,
+    any_top: bool,
     without: Sequence[str],
     bootstrap: int,
     save: Path | None,
@@ -239,10 +249,12 @@ def _run_scores(
     run = open_run(folder, split, dataset, root=root)
     boxes = None if detections is None else read_detections_of(detections, run)
     parts = ScoreTerms(**{name: name not in without for name in PARTS})
+    protocols, why = _fit_tops(protocols, run.data, boxes) if any_top else (protocols, [])
     with long_job():
         scores = evaluate_run(
             run, protocols, ks, detections=boxes, parts=parts, bootstrap=bootstrap, save=save, misses=misses
         )
+    scores = replace(scores, notes=(*why, *scores.notes))
     if not without:
         return scores
     name = f"{PREDICTIONS} without {', '.join(name for name in PARTS if name in without)}"
@@ -257,6 +269,7 @@ def _file_scores(
     *,
     place: Place,
     detections: Path | None,
+    any_top: bool,
     validation: Path | None,
     bootstrap: int,
     misses: bool,
@@ -277,6 +290,10 @@ def _file_scores(
         notes.append(f"no count table and no zero-shot recall: the training split cannot be read ({error})")
     free: dict[Protocol, int | None] = {}
     protocols: list[Protocol] = []
+    boxes = _detections(file.expanduser(), detections, data)
+    if any_top:
+        asked, why = _fit_tops(asked, data, boxes)
+        notes += why
     with long_job():
         for base in asked:
             name = f"{base.name} {base.task}"
@@ -298,7 +315,6 @@ def _file_scores(
         protocols = list(dict.fromkeys(protocols))
         if train is not None:
             protocols = [protocol.change(subset=subset) for protocol in protocols for subset in ("all", "zero-shot")]
-        boxes = _detections(file.expanduser(), detections, data)
         result = compare(
             data,
             _stream(file, data),
@@ -309,6 +325,26 @@ def _file_scores(
             misses=misses,
         )
     return RunScores(result, free, tuple(notes))
+
+
+def _fit_tops(
+    protocols: Sequence[Protocol], data: Dataset, detections: Mapping[str, Detections] | None
+) -> tuple[list[Protocol], list[str]]:
+    """Replace the default N where images have so few boxes that it says nothing; also return the reason, if any."""
+    from polyadic.evaluation.protocol import small_tops
+
+    fitted, reasons = [], []
+    for protocol in protocols:
+        scenes = [scene for scene in data if len(scene.relations)]
+        counts: list[int] = []  # not known where a detector has yet to find the boxes
+        if protocol.task.endswith("classification"):
+            counts = [len(scene.boxes) for scene in scenes]
+        elif detections is not None:
+            counts = [len(detections[scene.name]) for scene in scenes if scene.name in detections]
+        tops, reason = small_tops(counts, protocol.tops)
+        fitted.append(protocol.change(tops=tops))
+        reasons += [reason] if reason else []
+    return fitted, list(dict.fromkeys(reasons))
 
 
 def _free_k(base: Protocol, place: tuple[str, str, Path | None], file: Path) -> tuple[int | None, int]:

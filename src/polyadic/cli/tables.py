@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polyadic.datasets.check import Check
-from polyadic.evaluation.compare import Comparison, without_k
+from polyadic.evaluation.compare import Comparison
 from polyadic.evaluation.misses import OUTCOMES, Misses
 from polyadic.evaluation.protocol import Protocol
 
@@ -103,7 +103,8 @@ def comparison_table(file: str, result: Comparison, notes: Sequence[str], free: 
     console = _console()
     console.print(f"{file} on {result.dataset} {result.split}, recall in percent", style="bold")
     for protocol in dict.fromkeys(recall.protocol for _, recall in result.rows):
-        recalls = [(what, recall) for what, recall in result.rows if recall.protocol == protocol]
+        both = (*result.rows, *result.ceilings)
+        recalls = [(what, recall) for what, recall in both if recall.protocol == protocol]
         counts = f"{recalls[0][1].truths:,} truths in {recalls[0][1].images:,} images"
         chosen = ", free k" if replace(protocol, subset="all") in free else ""
         rows = []
@@ -114,9 +115,6 @@ def comparison_table(file: str, result: Comparison, notes: Sequence[str], free: 
             if some[0].recall_interval:
                 between = [recall.recall_interval for recall in some] + [recall.mean_recall_interval for recall in some]
                 rows.append(["  95% interval", *map(_between, between)])
-        for what, base, value in result.ceilings:
-            if base == without_k(protocol):
-                rows.append([what, *[percent(value)] * len(protocol.tops)])
         header = ["", *(f"{name}@{top}" for name in ("R", "mR") for top in protocol.tops)]
         print_table(header, rows, title=f"\n{protocol.label}{chosen} ({counts})")
     for note in [*notes, *result.notes]:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from polyadic.config.schema import Config
 
 OPTIONS = ("data", "out", "resume", "overwrite", "help")
-PRESETS = "vrd, vg150, vg200, vrd-boxes, vrd-pixels, vrd-pixels-grown, toy"
+PRESETS = "vrd, vg150, vg200, vrd-boxes, vrd-pixels, vrd-pixels-grown, toy, own, own-pixels"
 
 Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CONFIG [--SECTION.FIELD VALUE]...",
-        help=f"A preset ({PRESETS}), or a .toml or .json file; then any of its fields.",
+        help=f"A preset ({PRESETS}), or a .toml or .json file; then any of its fields. Default: what fits --data.",
     ),
 ]
 
@@ -41,22 +41,10 @@ def command(
 
     Ctrl-C loses no work, and --resume continues to the same weights. Any config field can be set as an option.
     """
-    from polyadic.config import load_config
-
     name, fields = split_words(words or [])
     check_resume(resume, overwrite)
-    if name is None and not resume:
-        raise PolyadicError("CONFIG is missing: a preset (`polyadic config` lists them), or a .toml or .json file")
-    before = None
-    if resume:
-        from polyadic.training import run_config
-
-        before = run_config(out.expanduser())
-    config = before if name is None and before is not None else load_config(str(name))
+    config = _resumed(out, name, data) if resume else _chosen(name, data, fields.get("data.dataset"))
     config = with_fields(config, fields, OPTIONS)
-    root = str(data) if data is not None else config.data.root or (before.data.root if before else "")
-    if root:
-        config = config.change(**{"data.root": str(Path(root).expanduser().resolve())})
 
     from polyadic.experiments.runs import best_of
     from polyadic.training import train
@@ -65,10 +53,69 @@ def command(
     with replacing(out.expanduser(), overwrite), long_job(f"polyadic train --resume --out {out}"):
         train(config, out, resume=resume)
     best = best_of(out.expanduser())
-    numbers = ", ".join(f"{name} {value:.2f}" for name, value in best["held_out"].items())
-    typer.echo(f"model: {out / 'model'}, best at stage {best['stage']}, epoch {best['epoch']}: held-out {numbers}")
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in best["held_out"].items())
+    why = (
+        f"chosen by held-out {best.get('chosen_by', '')}: {numbers}" if numbers else "the last, as nothing is held out"
+    )
+    typer.echo(f"model: {out / 'model'}, stage {best['stage']}, epoch {best['epoch']}, {why}")
     typer.echo(f"{time.monotonic() - start:,.0f} seconds; curves: tensorboard --logdir {out}")
-    typer.echo(f"next: polyadic evaluate {out}")
+    typer.echo(f"next: polyadic evaluate {out}{_split_to_evaluate(config)}")
+
+
+def _resumed(out: Path, name: str | None, data: Path | None) -> Config:
+    """Load the config of a run, or the one that is named, with the folder of the run's data."""
+    from polyadic.config import load_config
+    from polyadic.training import run_config
+
+    before = run_config(out.expanduser())
+    config = before if name is None else load_config(name)
+    return _at(config, data or config.data.root or before.data.root)
+
+
+def _chosen(name: str | None, data: Path | None, dataset: str | None) -> Config:
+    """Load the config that is named, or a preset that fits the layout of the data, and check that they agree.
+
+    Presets for own data take any layout and are adapted to the number of images. `dataset` is what the user says.
+    """
+    from polyadic.config import OWN, fit_size, load_config
+    from polyadic.datasets import LAYOUTS, find_layout, load_dataset
+
+    if name is None and data is None:
+        raise PolyadicError(
+            "CONFIG is missing: a preset (`polyadic config` lists them), a .toml or .json file, or your data (--data)"
+        )
+    layout = None if data is None else find_layout(data)
+    if layout is None and (name is None or (name in OWN and data is not None)):
+        assert data is not None, "checked above"
+        if not data.expanduser().is_dir():
+            raise PolyadicError(f"--data: no folder {data}")
+        files = ", ".join(f"{files[0]} ({known})" for known, files in LAYOUTS.items())
+        raise PolyadicError(f"--data: {data} has the layout of no dataset: expected one of {files}")
+    name = name or ("own" if layout == "coco" else str(layout))
+    config = load_config(name)
+    if layout is not None and data is not None:
+        if name in OWN:
+            images = len(load_dataset(layout, data, "train"))
+            config = fit_size(name, images).change(**{"data.dataset": layout})
+            typer.echo(f"{data}: {layout}, {images:,} training images; preset {name}: {_summary(config)}", err=True)
+        elif (dataset or config.data.dataset) != layout:
+            raise PolyadicError(
+                f"--data: {data} has the layout of {layout}, but {name} is for {dataset or config.data.dataset}: "
+                f"use {'own or own-pixels' if layout == 'coco' else f'{layout}, own or own-pixels'}"
+            )
+    return _at(config, data or config.data.root)
+
+
+def _at(config: Config, root: Path | str) -> Config:
+    return config.change(**{"data.root": str(Path(root).expanduser().resolve())}) if str(root) else config
+
+
+def _split_to_evaluate(config: Config) -> str:
+    """Return the option that own data without a test split needs."""
+    from polyadic.datasets.coco import has_split
+
+    own = config.data.dataset == "coco" and not has_split(Path(config.data.root), "test")
+    return " --split validation" if own and config.validation.images else " --split train" if own else ""
 
 
 @contextmanager

@@ -12,17 +12,19 @@ from typing import Any
 
 import msgspec
 
-from polyadic.config.presets import DETECTOR_PRESETS, PRESETS
+from polyadic.config.presets import DETECTOR_PRESETS, OWN, PRESETS, fit_size
 from polyadic.config.schema import Config, DetectorConfig
 from polyadic.config.settings import C, difference, leaves
 from polyadic.structures.vocabulary import PolyadicError
 
 __all__ = [
     "DETECTOR_PRESETS",
+    "OWN",
     "PRESETS",
     "Config",
     "DetectorConfig",
     "difference",
+    "fit_size",
     "leaves",
     "load_config",
     "load_detector_config",

@@ -58,6 +58,20 @@ def format_of(name: str) -> Format:
     return DATASETS[name]
 
 
+LAYOUTS = {  # a file by which a dataset's folder is known
+    "vrd": ("annotations_train.json",),
+    "vg150": (vg150.H5,),
+    "vg200": (vg200.H5,),
+    "coco": ("train.json", "annotations/train.json"),
+}
+
+
+def find_layout(root: str | Path) -> str | None:
+    """Name the dataset whose layout a folder has; None if it has none."""
+    folder = Path(root).expanduser()
+    return next((name for name, files in LAYOUTS.items() if any((folder / file).is_file() for file in files)), None)
+
+
 def folder_of(name: str, root: str | Path | None) -> Path:
     """Return the folder of a dataset, which must exist; toy has none."""
     if not format_of(name).on_disk:

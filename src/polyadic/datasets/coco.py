@@ -80,9 +80,14 @@ LISTS: dict[str, Any] = {
 }
 
 
+def has_split(root: Path, split: str) -> bool:
+    """Return whether the folder has a file of this split."""
+    return bool(_candidates(root, split))
+
+
 def has_validation(root: Path) -> bool:
     """Return whether the folder has a separate validation split."""
-    return bool(_candidates(root, "validation"))
+    return has_split(root, "validation")
 
 
 def read(root: Path, split: str, report: Report) -> Dataset:

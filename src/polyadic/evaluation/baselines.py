@@ -1,10 +1,9 @@
-"""Baselines: the count table, which predicts relations from labels and training counts alone, and ceilings.
+"""The count table, a baseline which predicts relations from labels and training counts alone.
 
     f = conf_s · conf_o · P(p | s, o) · P(annotated | s, o)
 
 P(p | s, o) backs off from (s, o) to the mean of P(p | s) and P(p | o), and these to P(p). P(annotated | s, o) is the
-share of ordered pairs of such objects, in training images, that have a relation. A ceiling is the recall that given
-boxes allow at most.
+share of ordered pairs of such objects, in training images, that have a relation.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from polyadic.evaluation import kernel
-from polyadic.evaluation.matching import among, seen_keys, triplet_keys
-from polyadic.evaluation.protocol import Protocol
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
@@ -134,54 +130,3 @@ class CountTable:
             rows = np.array([row[1:] for row in ranked[:keep]], np.int64).reshape(-1, 3)
             self._best[k, per_labels, top] = rows, -np.array([row[0] for row in ranked[:keep]])
         return self._best[k, per_labels, top]
-
-
-@dataclass
-class Ceiling:
-    """Sum, image by image, the ground truths that the boxes could hit, aggregated as the protocol does."""
-
-    protocol: Protocol
-    relabel: bool = False
-    seen: Int[np.ndarray, "M 3"] | None = None  # training triplets, for zero-shot
-    _seen: Int[np.ndarray, " K"] = field(init=False, repr=False)
-    _hits: float = 0.0
-    _all: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._seen = seen_keys(self.seen, [self.protocol])
-
-    def update(
-        self,
-        scene: Scene,
-        boxes: Float[np.ndarray, "N 4"] | None,
-        labels: Int[np.ndarray, " N"] | None = None,
-        absent: bool | None = None,
-    ) -> None:
-        """Add one image and its boxes in the annotated frame, None for none.
-
-        `absent`: whether it counts as an image without predictions (`no_prediction`), by default if it has no boxes.
-        """
-        truths, rows = scene.triplets, scene.relations
-        if self.protocol.subset == "zero-shot":
-            counted = ~among(triplet_keys(truths), self._seen)
-            truths, rows = truths[counted], rows[counted]
-        absent = boxes is None if absent is None else absent
-        if not len(truths) or (absent and self.protocol.no_prediction == "drop"):
-            return
-        boxes = np.zeros((0, 4)) if boxes is None else boxes
-        if labels is None:
-            if not self.relabel and len(boxes):
-                raise PolyadicError(f"Ceiling: the boxes of {scene.name} have no labels to keep; use relabel=True")
-            labels = np.zeros(len(boxes), np.int64)
-        checked = Detections(scene.name, boxes, labels, np.ones(len(boxes)))
-        where = self.protocol.task == "phrase", self.protocol.iou, self.protocol.iou_offset
-        within = kernel.reachable(
-            checked.boxes, checked.labels, self.relabel, scene.boxes[rows[:, ::2]], truths, *where
-        )
-        weight = 1.0 if self.protocol.aggregate == "pooled" else 1 / len(truths)
-        self._hits += weight * int(within.sum())
-        self._all += weight * len(truths)
-
-    def result(self) -> float:
-        """Return the percentage over all images so far."""
-        return 100 * self._hits / self._all if self._all else float("nan")

@@ -6,14 +6,15 @@ One pass: each image goes to the evaluator, and its boxes to the count table, th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
 from polyadic.evaluation import Evaluator
-from polyadic.evaluation.baselines import Ceiling, CountTable
+from polyadic.evaluation.baselines import CountTable
+from polyadic.evaluation.ceiling import Ceiling
 from polyadic.evaluation.matching import paired
 from polyadic.evaluation.misses import MissCounter, Misses
 from polyadic.evaluation.protocol import Protocol, Recall, to_csv
@@ -23,6 +24,8 @@ from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset, Scene, scale_boxes
 
 PREDICTIONS, COUNT_TABLE = "predictions", "count table"
+UNLABELLED = "phrase-classification"  # the task on true boxes without their labels
+GIVEN, DETECTED = ", labels given", ", given the detector's labels"  # after a row's name
 KEPT, RELABELLED = "ceiling, labels kept", "ceiling, relabelled"
 COLUMNS = ("what", "dataset", "split", "protocol", "task", "k", "k_unit", "subset", "N", "recall", "mean_recall")
 
@@ -81,12 +84,12 @@ class SanityCheck:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows (what, recall) of predictions and count table, the ceilings by protocol, and notes."""
+    """Rows (what, recall) of predictions and count table, of the ceilings of each k and N, and notes."""
 
     dataset: str
     split: str
     rows: tuple[tuple[str, Recall], ...]
-    ceilings: tuple[tuple[str, Protocol, float], ...]
+    ceilings: tuple[tuple[str, Recall], ...]  # without mean recall
     notes: tuple[str, ...]
     misses: Misses | None = None  # the error breakdown, if requested
 
@@ -95,11 +98,7 @@ class Comparison:
         return {
             **where,
             "recalls": [{"what": what, **where, **row.to_json()} for what, row in self.rows],
-            "ceilings": [
-                {"what": what, **where, "protocol": protocol.label, "task": protocol.task, "subset": protocol.subset}
-                | {"recall": None if np.isnan(value) else value}
-                for what, protocol, value in self.ceilings
-            ],
+            "ceilings": [{"what": what, **where, **row.to_json()} for what, row in self.ceilings],
             "notes": list(self.notes),
             **({} if self.misses is None else {"misses": [{**where, **row} for row in self.misses.to_json()]}),
         }
@@ -107,12 +106,7 @@ class Comparison:
     def to_csv(self) -> str:
         """Write one line per number: what, protocol, N, recall, mean recall."""
         value = self.to_json()
-        return to_csv(COLUMNS, [*value["recalls"], *({**ceiling, "N": "any"} for ceiling in value["ceilings"])])
-
-
-def without_k(protocol: Protocol) -> Protocol:
-    """Return the protocol of a ceiling, which holds for any k."""
-    return replace(protocol, k=None, k_unit="triplet")
+        return to_csv(COLUMNS, [*value["recalls"], *value["ceilings"]])
 
 
 def compare(
@@ -122,13 +116,16 @@ def compare(
     train: Dataset | None = None,
     detections: Mapping[str, Detections] | None = None,
     *,
+    reads_labels: bool | None = None,
     bootstrap: int = 0,
     misses: bool = False,
 ) -> Comparison:
     """Score predictions, the count table of `train` on the same boxes, and the ceilings of these boxes.
 
-    The boxes are `detections`, else those in the predictions; classification tasks use the true ones. Without `train`
-    there is no count table. `misses` adds the error breakdown, for which the boxes need labels.
+    The boxes are `detections`, else those in the predictions; classification tasks use the true ones. `reads_labels`:
+    whether the model was given the labels of its boxes (None: not known). If so, the count table gets them too in
+    phrase classification; where only the count table has labels, its row says so. Without `train` there is no count
+    table. `misses` adds the error breakdown, for which the boxes need labels.
     """
     seen = None if train is None else train.triplets()
     n = len(data.vocabulary.predicates)
@@ -136,7 +133,15 @@ def compare(
     table = None if train is None else CountTable.fit(train, data.vocabulary)
     tasks = dict.fromkeys(protocol.task for protocol in protocols)
     references = [
-        _Reference([p for p in protocols if p.task == task], table, n, seen=seen, bootstrap=bootstrap) for task in tasks
+        _Reference(
+            [protocol for protocol in protocols if protocol.task == task],
+            table,
+            n,
+            seen=seen,
+            bootstrap=bootstrap,
+            reads_labels=reads_labels,
+        )
+        for task in tasks
     ]
     counters = [MissCounter(protocol, seen) for protocol in protocols if misses]
     check = SanityCheck()
@@ -148,18 +153,18 @@ def compare(
         for reference in references:
             reference.update(scene, given, absent=answer is None or not len(answer))
         for counter in counters:
-            boxes = _boxes_of_task(counter.protocol.task, scene, given)
+            boxes = _boxes_of_task(counter.protocol.task, scene, given, False)
             if boxes is None:
                 counter.update(scene, answer, None, None)
                 continue
-            unnamed = counter.protocol.task == "phrase-classification"
+            unnamed = counter.protocol.task == UNLABELLED
             labels = np.full(len(boxes.boxes), UNKNOWN) if unnamed else boxes.labels
             counter.update(scene, answer, boxes.boxes, labels)
     rows = [(PREDICTIONS, row) for row in evaluator.result()]
     notes = check.notes([protocol.k for protocol in protocols])
     ceilings = []
     for reference in references:
-        rows += [(COUNT_TABLE, row) for row in reference.recalls()]
+        rows += [(reference.name, row) for row in reference.recalls()]
         ceilings += reference.ceilings()
         notes += reference.notes()
     order = {protocol: number for number, protocol in enumerate(protocols)}
@@ -187,11 +192,11 @@ def _given_boxes(
     return _Boxes(boxes, source.labels, scores)
 
 
-def _boxes_of_task(task: str, scene: Scene, given: _Boxes | None) -> _Boxes | None:
-    """Return the true boxes for classification, with labels where the task provides them, else the given ones."""
+def _boxes_of_task(task: str, scene: Scene, given: _Boxes | None, labelled: bool) -> _Boxes | None:
+    """Return the true boxes for classification, with labels where task or model have them, else the given ones."""
     if not task.endswith("classification"):
         return given
-    if task == "predicate-classification":
+    if labelled or task != UNLABELLED:
         return _Boxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)))
     return _Boxes(scene.boxes, None, None)
 
@@ -207,24 +212,26 @@ class _Reference:
         *,
         seen: Int[np.ndarray, "M 3"] | None,
         bootstrap: int,
+        reads_labels: bool | None,
     ) -> None:
-        self.task, self.table = protocols[0].task, table
+        self.task, self.table, self.labelled = protocols[0].task, table, bool(reads_labels)
+        detected = not self.task.endswith("classification")
+        given = GIVEN if self.labelled and self.task == UNLABELLED else ""
+        self.name = COUNT_TABLE + (DETECTED if detected and reads_labels is False else given)
         cuts: dict[tuple[int | None, str], list[Protocol]] = {}  # one evaluator each: no number depends on the others
         for protocol in protocols:
             cuts.setdefault((protocol.k, protocol.k_unit), []).append(protocol)
         self.evaluators = {cut: Evaluator(several, predicates, seen, bootstrap) for cut, several in cuts.items()}
         self.top = max(max(protocol.tops) for protocol in protocols)
-        kinds = {"phrase-classification": (RELABELLED,), "predicate-classification": (KEPT,)}
+        kinds = {UNLABELLED: (RELABELLED,), "predicate-classification": (KEPT,)}
         self.limits = [
-            (what, Ceiling(base, what == RELABELLED, seen))
-            for base in dict.fromkeys(map(without_k, protocols))
-            for what in kinds.get(self.task, (KEPT, RELABELLED))
+            (what, Ceiling(protocols, what == RELABELLED, seen)) for what in kinds.get(self.task, (KEPT, RELABELLED))
         ]
         self.unlabelled = False
 
     def update(self, scene: Scene, given: _Boxes | None, absent: bool) -> None:
         """Add one image. `absent`: it has no predictions, so it is dropped where the predictions drop it."""
-        given = _boxes_of_task(self.task, scene, given)
+        given = _boxes_of_task(self.task, scene, given, self.labelled)
         labels = None if given is None else given.labels
         self.unlabelled |= given is not None and labels is None and len(given.boxes) > 0
         for _, ceiling in self._usable():
@@ -240,7 +247,7 @@ class _Reference:
 
     @property
     def has_table(self) -> bool:
-        return self.table is not None and (not self.unlabelled or self.task == "phrase-classification")
+        return self.table is not None and (not self.unlabelled or self.task == UNLABELLED)
 
     def _predict(self, image: str, given: _Boxes, k: int | None, per_labels: bool) -> Relations:
         assert self.table is not None
@@ -251,8 +258,8 @@ class _Reference:
     def recalls(self) -> list[Recall]:
         return [row for evaluator in self.evaluators.values() for row in evaluator.result()] if self.has_table else []
 
-    def ceilings(self) -> list[tuple[str, Protocol, float]]:
-        return [(what, ceiling.protocol, ceiling.result()) for what, ceiling in self._usable()]
+    def ceilings(self) -> list[tuple[str, Recall]]:
+        return [(what, row) for what, ceiling in self._usable() for row in ceiling.rows()]
 
     def notes(self) -> list[str]:
         if self.table is None:

@@ -138,3 +138,92 @@ def reachable(boxes, labels, relabel, truth_boxes, truths, phrase, iou, offset):
                     within[t] = True
                     break
     return within
+
+
+@njit(cache=True, nogil=True)
+def reaching(boxes, labels, relabel, truth_boxes, truths, phrase, iou, offset, most):  # type: ignore[no-untyped-def]
+    """List (ground truth, subject, object): the pairs that could hit each ground truth, the first `most` of each."""
+    n = len(boxes)
+    rows = [(0, 0, 0) for _ in range(0)]
+    for t in range(len(truths)):
+        count = 0
+        for s in range(n):
+            if count == most:
+                break
+            if not relabel and labels[s] != truths[t, 0]:
+                continue
+            if not phrase:
+                a, b = boxes[s], truth_boxes[t, 0]
+                if not overlap(a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], offset) >= iou:
+                    continue
+            for o in range(n):
+                if s == o or (not relabel and labels[o] != truths[t, 2]):
+                    continue
+                if pair_overlap(boxes[s], boxes[o], truth_boxes[t, 0], truth_boxes[t, 1], phrase, offset) >= iou:
+                    rows.append((t, s, o))
+                    count += 1
+                    if count == most:
+                        break
+    found = np.zeros((len(rows), 3), np.int64)
+    for at in range(len(rows)):
+        found[at, 0], found[at, 1], found[at, 2] = rows[at]
+    return found
+
+
+@njit(cache=True, nogil=True)
+def match(order, left, right, capacity):  # type: ignore[no-untyped-def]
+    """Match left nodes, in `order`, with right nodes of a capacity, along edges (left, right); mark the matched.
+
+    Each takes a free place if an augmenting path leads to one; what is matched stays matched. So the number is maximal,
+    and so is the weight of the first n, for every n, where `order` is by falling weight.
+    """
+    n, m = len(order), 0
+    for edge in range(len(right)):
+        m = max(m, right[edge] + 1)
+    start = np.zeros(n + 1, np.int64)
+    for edge in range(len(left)):
+        start[left[edge] + 1] += 1
+    start = np.cumsum(start)
+    target, filled = np.zeros(len(left), np.int64), start[:-1].copy()
+    for edge in range(len(left)):
+        target[filled[left[edge]]] = right[edge]
+        filled[left[edge]] += 1
+    size = min(capacity, n)
+    place, used = np.full((m, max(size, 1)), -1, np.int64), np.zeros(m, np.int64)
+    matched = np.zeros(n, np.bool_)
+    queue, came, held = np.zeros(n, np.int64), np.zeros(m, np.int64), np.zeros(n, np.int64)
+    for first in order:
+        seen = np.zeros(m, np.bool_)
+        queue[0], head, tail, end = first, 0, 1, -1
+        while head < tail and end < 0:
+            node = queue[head]
+            head += 1
+            for edge in range(start[node], start[node + 1]):
+                other = target[edge]
+                if seen[other]:
+                    continue
+                seen[other], came[other] = True, node
+                if used[other] < size:
+                    end = other
+                    break
+                for at in range(size):
+                    queue[tail] = place[other, at]
+                    tail += 1
+        if end < 0:
+            continue
+        while True:  # along the path, each node moves on to the place where the search left it
+            node = came[end]
+            before = held[node]
+            place[end, used[end]] = node
+            used[end] += 1
+            held[node] = end
+            if node == first:
+                break
+            for at in range(used[before]):
+                if place[before, at] == node:
+                    used[before] -= 1
+                    place[before, at] = place[before, used[before]]
+                    break
+            end = before
+        matched[first] = True
+    return matched

@@ -115,6 +115,23 @@ def as_protocols(protocols: str | Protocol | Sequence[str | Protocol]) -> list[P
     return [get_protocol(protocol) if isinstance(protocol, str) else protocol for protocol in several]
 
 
+def small_tops(boxes: Iterable[int], tops: Sequence[int]) -> tuple[tuple[int, ...], str]:
+    """Choose N for images with so few boxes that the best N hold every pair, and say why; else `tops` and "".
+
+    `boxes` are the numbers of boxes per image. Nine of ten images decide.
+    """
+    pairs = sorted(n * (n - 1) for n in boxes)
+    most = pairs[(9 * len(pairs) - 1) // 10] if pairs else 0
+    if not pairs or most > tops[0]:
+        return tuple(tops), ""
+    small = tuple(n for n in (1, 5, 10) if n == 1 or n < most)
+    shown = (*small, 50) if 50 in tops else (*small, tops[-1])
+    return shown, (
+        f"9 of 10 images have at most {most} ordered pairs of boxes: at k = 1 every prediction is among the best "
+        f"{tops[0]}, and R@{shown[-1]} says nothing about their order: see {', '.join(f'R@{n}' for n in small)}"
+    )
+
+
 @dataclass(frozen=True)
 class ProtocolRow:
     """A result under one protocol and N."""

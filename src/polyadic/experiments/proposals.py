@@ -14,7 +14,7 @@ import torch
 from polyadic.config import DetectorConfig
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.evaluation.average_precision import average_precision
-from polyadic.evaluation.baselines import Ceiling
+from polyadic.evaluation.ceiling import Ceiling
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.runs import change_data
 from polyadic.files import find_model

@@ -78,18 +78,13 @@ def recall_row(what: str, recall: Recall, **more: Any) -> Row:
     return Row(what=what, **{**_protocol_fields(recall.protocol), **numbers, **more})
 
 
-def ceiling_row(what: str, protocol: Protocol, value: float, **more: Any) -> Row:
-    """Create the row of a ceiling: no ranking of the boxes exceeds it, for any k and N."""
-    return Row(what=what, **{**_protocol_fields(protocol), "k": "any", "recall": value, **more})
-
-
 def comparison_rows(result: Comparison, free: Container[Protocol] = ()) -> list[Row]:
     """List the rows of all recalls and ceilings; those of the protocols in `free` also as free k."""
     where = {"dataset": result.dataset, "split": result.split}
-    rows = [recall_row(what, recall, **where) for what, recall in result.rows]
-    chosen = [(what, recall) for what, recall in result.rows if recall.protocol.change(subset="all") in free]
-    rows += [recall_row(what, recall, **where, k=FREE) for what, recall in chosen]
-    return rows + [ceiling_row(what, protocol, value, **where) for what, protocol, value in result.ceilings]
+    recalls = (*result.rows, *result.ceilings)
+    chosen = [(what, recall) for what, recall in recalls if recall.protocol.change(subset="all") in free]
+    rows = [recall_row(what, recall, **where) for what, recall in recalls]
+    return rows + [recall_row(what, recall, **where, k=FREE) for what, recall in chosen]
 
 
 def _protocol_fields(protocol: Protocol) -> dict[str, Any]:

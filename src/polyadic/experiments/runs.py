@@ -26,6 +26,7 @@ from polyadic.io.records import read_detections, write_relations
 from polyadic.model.relation_model import PRECISION, RelationModel
 from polyadic.model.scoring import ALL, ScoredPairs, ScoreTerms
 from polyadic.model.storage import pick_device
+from polyadic.pretrained import synonyms
 from polyadic.progress import say
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
@@ -164,7 +165,7 @@ def training_seconds(folder: Path) -> float:
 
 
 def read_detections_of(path: Path, run: OpenRun) -> dict[str, Detections]:
-    given = read_detections(path, run.data.vocabulary, sizes=run.data.sizes)
+    given = read_detections(path, run.data.vocabulary, synonyms(run.data.vocabulary), sizes=run.data.sizes)
     return {detections.image: detections for detections in given}
 
 
@@ -297,6 +298,7 @@ def evaluate_run(
             [protocol for protocol in full if (protocol.k, _parts(protocol, parts)) == setting],
             train=train_data,
             detections=detections,
+            reads_labels="evidence" in run.model.config.sources,
             bootstrap=bootstrap,
             misses=misses,
         )
@@ -408,14 +410,16 @@ def _training_split(run: OpenRun) -> tuple[Dataset | None, list[str]]:
 def _joined(results: Sequence[Comparison], order: Sequence[Protocol]) -> Comparison:
     """Join the comparisons of several settings, in the order of the protocols."""
     place = {protocol: number for number, protocol in enumerate(order)}
-    rows = sorted((row for result in results for row in result.rows), key=lambda row: place[row[1].protocol])
-    ceilings = {(what, protocol): value for result in results for what, protocol, value in result.ceilings}
+    rows, ceilings = (
+        sorted((row for result in results for row in getattr(result, name)), key=lambda row: place[row[1].protocol])
+        for name in ("rows", "ceilings")
+    )
     notes = dict.fromkeys(note for result in results for note in result.notes)
     outcomes = sorted((row for result in results for row in result.misses or ()), key=lambda row: place[row.protocol])
     return replace(
         results[0],
         rows=tuple(rows),
-        ceilings=tuple((*key, value) for key, value in ceilings.items()),
+        ceilings=tuple(ceilings),
         notes=tuple(notes),
         misses=None if results[0].misses is None else Misses(tuple(outcomes)),
     )

@@ -14,10 +14,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from polyadic.config import PRESETS
 from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
 from polyadic.evaluation import Evaluator
-from polyadic.evaluation.compare import COUNT_TABLE, PREDICTIONS, compare
+from polyadic.evaluation.compare import PREDICTIONS, compare
 from polyadic.evaluation.misses import OUTCOMES, MissCounter
 from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.results import (
@@ -38,7 +36,6 @@ from polyadic.experiments.results import (
     Row,
     TableLine,
     cached_rows,
-    ceiling_row,
     cell,
     config_record,
     recall_cells,
@@ -173,14 +170,9 @@ class _Experiment:
         train = load_split(self.config, "train")
         result = compare(self.test, [], protocols, train=train, detections=self.boxes)
         common: dict[str, Any] = {"dataset": self.test.name, "split": self.test.split, "fit": "baseline"}
-        for what, row in result.rows:
-            if what == COUNT_TABLE:
+        for what, row in (*result.rows, *result.ceilings):
+            if what != PREDICTIONS:
                 yield recall_row(what, row, **common)
-        for what, protocol, value in result.ceilings:
-            yield from (
-                ceiling_row(what, protocol, value, k=str(k), N=top, mean_recall=math.nan, **common)
-                for k, top in product(KS, TOPS)
-            )
 
     def fitted(self, fit: str, parts: Sequence[tuple[str, Path, Dataset]]) -> Iterator[Row]:
         """Train one model per part and seed, score each part with its models, all counted together, then their means.

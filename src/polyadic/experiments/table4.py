@@ -6,6 +6,7 @@ on all images), and keeps its scores: an interrupted experiment continues when i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from polyadic.config import PRESETS
 from polyadic.config.schema import Config
-from polyadic.evaluation.compare import COUNT_TABLE, compare
+from polyadic.evaluation.compare import COUNT_TABLE, PREDICTIONS, compare
 from polyadic.evaluation.protocol import FREE_K, Protocol, get_protocol
 from polyadic.experiments.results import (
     FREE,
@@ -21,7 +22,6 @@ from polyadic.experiments.results import (
     Row,
     TableLine,
     cached_rows,
-    ceiling_row,
     cell,
     config_record,
     recall_cells,
@@ -227,18 +227,19 @@ def _trained(model: RelationModel, parts: ScoreTerms) -> bool:
 def baselines(config: Config, test: Dataset, protocol: Protocol) -> Iterator[Row]:
     """Score the count table, its k chosen like the model's, and the ceiling of the ground-truth boxes."""
     swept = [at_k(protocol, k) for k in FREE_K]
-    before = compare(load_split(config, "validation"), [], swept, train=load_split(config, "fit"))
-    counted = [row for what, row in before.rows if what == COUNT_TABLE]
+    reads = "evidence" in config.sources
+    fit, held_out = load_split(config, "fit"), load_split(config, "validation")
+    before = compare(held_out, [], swept, train=fit, reads_labels=reads)
+    counted = [row for what, row in before.rows if what.startswith(COUNT_TABLE)]
     free = best_k([[row for row in counted if row.protocol == tried] for tried in swept])
     cuts = {FREE: free, "1": 1}
     protocols = list(dict.fromkeys(protocol.change(k=k) for k in cuts.values()))
-    result = compare(test, [], protocols, train=load_split(config, "train"))
+    result = compare(test, [], protocols, train=load_split(config, "train"), reads_labels=reads)
     for word, k in cuts.items():
-        for what, row in result.rows:
-            if what == COUNT_TABLE and row.protocol.k == k:
-                yield recall_row(what, row, dataset=test.name, k=word)
-    for what, base, value in result.ceilings:
-        yield ceiling_row(what, base, value, dataset=test.name)
+        for what, row in (*result.rows, *result.ceilings):
+            if what != PREDICTIONS and row.protocol.k == k:
+                mean = None if math.isnan(row.mean_recall) else row.mean_recall  # a ceiling has none
+                yield recall_row(what, row, dataset=test.name, k=word, mean_recall=mean)
 
 
 def table4(rows: Iterable[Row], task: str = PHRASES, *, exponent: float) -> list[TableLine]:

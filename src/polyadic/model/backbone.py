@@ -159,6 +159,7 @@ def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], 
     import timm
 
     logging.getLogger("timm.models._builder").setLevel(logging.ERROR)  # the classifier's weights are unused
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each try to reach it; our error says it once
     name, weights = pixels.backbone, pixels.weights
     if not timm.is_model(name.split(".")[0]):
         near = timm.list_models(f"*{name.split('.')[0][:6]}*")[:3]
@@ -184,7 +185,8 @@ def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], 
             raise PolyadicError(f"pixels.weights: {path.name} has no weights of {name} ({reason:.200})") from error
         if fetch and weights == "timm":
             raise PolyadicError(
-                f"pixels.weights: cannot get timm's weights of {name} ({reason:.120}); give a local file instead"
+                f"pixels.weights: cannot get timm's weights of {name} ({reason:.120}); give a local file instead "
+                "(--pixels.weights FILE), or train without pixels (--sources evidence)"
             ) from error
         raise PolyadicError(f"pixels.backbone: {name} gives no feature maps ({reason:.200})") from error
     known = next((value for start, value in _INPUT.items() if name.startswith(start)), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from polyadic.structures.labels import Synonyms, read_file
+from polyadic.structures.labels import Synonyms, fold, read_file
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 MODELS = {"vrd-boxes": "VRD, boxes and labels"}  # a folder each, beside this file; see its CARD.md
@@ -36,9 +36,19 @@ def coco_to_vrd() -> Synonyms:
 
 
 def synonyms(vocabulary: Vocabulary) -> Synonyms | None:
-    """Return `coco_to_vrd` for a vocabulary that has all of its objects; None for others."""
+    """Return `coco_to_vrd` for a vocabulary that has all of its objects; for others darknet's and COCO's spellings.
+
+    >>> synonyms(Vocabulary(objects=("person", "motorcycle", "sofa"), predicates=("on",)))
+    {'motorbike': 'motorcycle', 'couch': 'sofa'}
+    """
     table = coco_to_vrd()
-    return table if set(table.values()) <= set(vocabulary.objects) else None
+    if set(table.values()) <= set(vocabulary.objects):
+        return table
+    spellings = read_file(table_file(), "a table of names")["spellings"]
+    known = {fold(name) for name in vocabulary.objects}
+    both = (pair for one, other in spellings.items() for pair in ((one, other), (other, one)))
+    table = Synonyms({name: target for name, target in both if fold(target) in known and fold(name) not in known})
+    return table or None
 
 
 def _place(name: str) -> Path:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from polyadic.progress import ignore_interrupt
+from polyadic.progress import check, ignore_interrupt
 from polyadic.structures.vocabulary import PolyadicError
 
 T = TypeVar("T")
@@ -67,9 +67,18 @@ def load_batches(examples: TorchDataset[T], batches: Sequence[Sequence[int]], wo
         num_workers=workers,
         worker_init_fn=ignore_interrupt if workers else None,
     )
-    for block in loader:
+    for block in _unless_stopped(loader):
         batch = _unpack(block) if workers else block
         for example in batch:
             if isinstance(example, _Failure):
                 raise PolyadicError(example.message)
         yield batch
+
+
+def _unless_stopped(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Yield what the workers load; one that a signal ends before it can ignore it is no error after a stop request."""
+    try:
+        yield from loader
+    except RuntimeError:
+        check()
+        raise

@@ -133,14 +133,19 @@ def _order(stage: Stage, run: Run, steps: int) -> list[list[int]]:
 
 def _validate(stage: Stage, run: Run) -> None:
     """Validate, save the model if it is the best so far, and log."""
-    at, numbers = run.checkpoint, stage.validate()
-    score, loss = numbers.get(stage.best_metric), numbers.get("loss", 0.0)
-    if score is None or at.best is None or (score, -loss) > (at.best, -at.best_loss):
-        at.best, at.best_loss = score, loss
-        stage.save(run.folder / "model", stage=stage.name, epoch=at.epoch + 1, held_out=numbers)
-    run.log.write("epoch", at.total, numbers, best=at.best, stage=stage.name, epoch=at.epoch + 1)
-    words = ", ".join(f"{name} {value:.2f}" for name, value in numbers.items())
-    result = f"held-out {words}" if words else "nothing is held out, so the last epoch is kept"
+    at, numbers, metric = run.checkpoint, stage.validate(), stage.best_metric
+    value = numbers.get(metric)
+    if at.metric != metric:  # a run of an older version chose by another one
+        at.metric, at.best = metric, None
+    is_best = value is None or at.best is None or (value < at.best if stage.lower_is_better else value > at.best)
+    if is_best:
+        at.best = value
+        stage.save(run.folder / "model", stage=stage.name, epoch=at.epoch + 1, held_out=numbers, chosen_by=metric)
+    run.log.write("epoch", at.total, numbers, best=at.best, chosen_by=metric, stage=stage.name, epoch=at.epoch + 1)
+    result = "nothing is held out, so the last epoch is kept"
+    if value is not None:
+        others = "".join(f", {name} {number:.2f}" for name, number in numbers.items() if name != metric)
+        result = f"held-out {metric} {value:.4f}{' (best so far)' if is_best else ''}{others}"
     progress.say(f"{stage.name} {at.epoch + 1}/{stage.settings.epochs}: {result}")
 
 

@@ -38,8 +38,8 @@ class Checkpoint:
     total: int = 0  # steps of all stages
     rows: int = 0  # of this epoch, with the sum of their losses
     loss: float = 0.0
-    best: float | None = None  # of this stage, with its loss, which breaks ties
-    best_loss: float = 0.0
+    best: float | None = None  # of this stage
+    metric: str = ""  # by which the best epoch is chosen
     done: list[str] = field(default_factory=list)  # finished stages
 
     def count(self, rows: int, loss: float) -> None:
@@ -55,7 +55,8 @@ class Checkpoint:
         self.epoch, self.step, self.rows, self.loss = self.epoch + 1, 0, 0, 0.0
 
     def next_stage(self, name: str) -> None:
-        self.stage, self.epoch, self.step, self.rows, self.loss, self.best = name, 0, 0, 0, 0.0, None
+        self.stage, self.epoch, self.step, self.rows, self.loss = name, 0, 0, 0, 0.0
+        self.best, self.metric = None, ""
 
 
 class Run:
@@ -130,7 +131,8 @@ def load(folder: Path) -> tuple[Checkpoint, dict[str, Any], dict[str, Any]]:
         raise PolyadicError(f"{folder} has no checkpoint to resume from ({FILE}): remove it and start without --resume")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-        return Checkpoint(**content["position"]), content["parts"], content["about"]
+        known = {name: value for name, value in content["position"].items() if name != "best_loss"}  # of old runs
+        return Checkpoint(**known), content["parts"], content["about"]
     except (RuntimeError, OSError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PolyadicError(

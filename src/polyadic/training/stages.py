@@ -24,14 +24,14 @@ from polyadic.evaluation.protocol import get_protocol
 from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import PairInputs
 from polyadic.model.relation_model import PRECISION, RelationModel
-from polyadic.model.scoring import ALL, ScoredPairs, ScoreTerms
+from polyadic.model.scoring import ScoredPairs, ScoreTerms
 from polyadic.model.storage import pick_device
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
-from polyadic.training.examples import BoxSource, Example, Examples, Task, load_training
+from polyadic.training.examples import BoxSource, Example, Examples, Task, load_training, number_of
 from polyadic.training.loading import load_batches
-from polyadic.training.pairs import true_boxes
+from polyadic.training.pairs import selection_pairs, true_boxes
 from polyadic.training.region_cache import FeatureCache, Regions, fill
 
 _SAMPLE = 8192  # regions from which principal components are computed
@@ -63,7 +63,7 @@ def score_scenes(
 
 
 @torch.no_grad()
-def recall(
+def held_out_metrics(
     model: RelationModel,
     scenes: Sequence[Scene],
     source: BoxSource,
@@ -72,40 +72,72 @@ def recall(
     workers: int,
     seed: int,
     k: int | None,
-    terms: ScoreTerms = ALL,
+    selection: bool,
 ) -> dict[str, float]:
-    """Compute R@50 and R@100 (lu2016) and the loss: phrase classification on true boxes, else relationship detection.
+    """Compute the loss, with `selection` also that of P(X_sel), and R@50 and R@100 (lu2016).
 
-    The loss is -log ψ_c of the annotated triplets. Without annotated relations the result is empty.
+    The loss is -log ψ_c per annotated triplet. Recall is of phrase classification on true boxes, else of relationship
+    detection. Without annotated relations the result is empty.
     """
     task = "phrase-classification" if source.true else "relationship"
     protocol = get_protocol("lu2016").change(task=task, k=k, tops=(50, 100))
-    evaluator = Evaluator([protocol], len(model.vocabulary.predicates))
-    loss, rows = 0.0, 0
+    evaluator, terms = Evaluator([protocol], len(model.vocabulary.predicates)), ScoreTerms(selected=selection)
+    losses = {"loss": _Mean(), "selection loss": _Mean()}
     scored = score_scenes(model, scenes, source, regions=regions, workers=workers, seed=seed, text="validation")
     for example, scores in scored:
         evaluator.update(example.scene, scores.rank(k, 100, terms=terms))
-        loss, rows = loss + annotated_loss(example, scores), rows + len(example.boxes.pairs)
-    metrics = {f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}
-    return {**metrics, "loss": loss / rows} if rows else metrics
+        losses["loss"].add(annotated_loss(example, scores), len(example.boxes.pairs))
+        if selection:
+            rng = np.random.default_rng(number_of(seed, "selection", "validation", example.scene.name))
+            losses["selection loss"].add(*selection_loss(example, scores, rng))
+    means = {name: loss.total / loss.rows for name, loss in losses.items() if loss.rows}
+    return {**means, **{f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}}
+
+
+@dataclass
+class _Mean:
+    """A running mean."""
+
+    total: float = 0.0
+    rows: int = 0
+
+    def add(self, total: float, rows: int) -> None:
+        self.total, self.rows = self.total + total, self.rows + rows
 
 
 def annotated_loss(example: Example, scores: ScoredPairs) -> float:
     """Sum -log ψ_c over an image's annotated pairs."""
     if not len(example.boxes.pairs):
         return 0.0
-    place = {tuple(pair): at for at, pair in enumerate(scores.pairs.tolist())}
     (block,) = scores.blocks()
-    at = torch.tensor([place[tuple(pair)] for pair in example.boxes.pairs.tolist()], device=block.pairs.device)
+    at = _rows_of(example.boxes.pairs, scores).to(block.pairs.device)
     triplets = torch.from_numpy(example.boxes.triplets).to(at.device)
     return float(block.cp[at].nll(triplets).cpu().double().sum())  # MPS has no float64
+
+
+def selection_loss(example: Example, scores: ScoredPairs, rng: np.random.Generator) -> tuple[float, int]:
+    """Sum the binary cross-entropy of P(X_sel) over pairs that are drawn as in training; also return their number."""
+    pairs, annotated = selection_pairs(example.boxes, rng, scores.model.config.selector.nulls)
+    (block,) = scores.blocks()
+    if not len(pairs) or block.log_selected is None:
+        return 0.0, 0
+    log = block.log_selected.cpu().double()[_rows_of(pairs, scores)]
+    log_other = torch.log(-torch.expm1(log.clamp_max(-1e-12)))
+    return -float(torch.where(torch.from_numpy(annotated), log, log_other).sum()), len(pairs)
+
+
+def _rows_of(pairs: Int[np.ndarray, "M 2"], scores: ScoredPairs) -> Int[Tensor, " M"]:
+    """Find each pair among the scored ones."""
+    place = {tuple(pair): at for at, pair in enumerate(scores.pairs.tolist())}
+    return torch.tensor([place[tuple(pair)] for pair in pairs.tolist()], dtype=torch.long)
 
 
 class Stage(ABC):
     """A stage of training: modules, examples, loss and validation."""
 
     name: str
-    best_metric: str  # of `validate`, higher is better; where it is missing, the last epoch is kept
+    best_metric: str  # of `validate`: the epoch of its best value is kept; where it is missing, the last epoch
+    lower_is_better = False
     settings: StageConfig
     modules: dict[str, nn.Module]  # what is trained
     device: torch.device
@@ -198,7 +230,10 @@ class Setup:
 
 
 class RelationStage(Stage):
-    """A stage of a relation model."""
+    """A stage of a relation model. A held-out loss chooses the epoch: unlike recall it cannot saturate."""
+
+    best_metric = "loss"
+    lower_is_better = True
 
     def __init__(self, setup: Setup, fresh: bool) -> None:
         """Prepare the stage; `fresh` if it starts rather than resumes."""
@@ -219,7 +254,6 @@ class BackboneStage(RelationStage):
     """Ours: train the backbone on the labels of true boxes with a linear classifier, which is then dropped."""
 
     name = "backbone"
-    best_metric = "accuracy"
 
     def __init__(self, setup: Setup, fresh: bool) -> None:
         super().__init__(setup, fresh)
@@ -239,13 +273,14 @@ class BackboneStage(RelationStage):
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Compute the accuracy of labels, in percent."""
+        """Compute the cross-entropy of labels and their accuracy in percent."""
         self.net.eval()
-        right = total = 0
+        loss, right, total = 0.0, 0, 0
         for scene in progress.track(self.data.validation, "validation"):
             scores, labels = self._logits([(scene, prepare_picture(scene.open(), self.net.pixels))])
+            loss += float(cross_entropy(scores, labels, reduction="sum"))
             right, total = right + int((scores.argmax(-1) == labels).sum()), total + len(labels)
-        return {"accuracy": 100 * right / total} if total else {}
+        return {"loss": loss / total, "accuracy": 100 * right / total} if total else {}
 
     def names(self, batch: list[tuple[Scene, Tensor]]) -> list[str]:
         return [scene.name for scene, _ in batch]
@@ -270,7 +305,6 @@ class BoxPriorStage(RelationStage):
     """Ours: the box-conditioned prior λ and, for a head of labels, the label context; from annotations, no pixels."""
 
     name = "boxes"
-    best_metric = "log-likelihood"
     reads_files = False
 
     def __init__(self, setup: Setup, fresh: bool) -> None:
@@ -303,20 +337,19 @@ class BoxPriorStage(RelationStage):
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Compute the log-likelihood of held-out annotations."""
+        """Compute the negative log-likelihood per held-out annotation."""
         for module in self.modules.values():
             module.eval()
         result = self.loss(self.held_out.rows)
-        return {} if result is None else {"log-likelihood": -float(result[0])}
+        return {} if result is None else {"loss": float(result[0])}
 
     def names(self, batch: list[_Pairs]) -> list[str]:
         return [pairs.name for pairs in batch]
 
 
 class PairStage(RelationStage):
-    """A stage on pairs of boxes, judged by recall."""
+    """A stage on pairs of boxes."""
 
-    best_metric = "recall"
     task: Task
 
     def __init__(self, setup: Setup, fresh: bool) -> None:
@@ -353,9 +386,9 @@ class PairStage(RelationStage):
         return PairInputs.join(parts), target
 
     def validate(self) -> dict[str, float]:
-        """Compute recall and loss on the held-out images."""
+        """Compute losses and recall on the held-out images."""
         config = self.config
-        metrics = recall(
+        return held_out_metrics(
             self.model,
             self.data.validation,
             self.source,
@@ -363,9 +396,8 @@ class PairStage(RelationStage):
             workers=config.workers,
             seed=config.seed,
             k=config.validation.k or None,
-            terms=ScoreTerms(selected=self.task == "selection"),
+            selection=self.task == "selection",
         )
-        return {"recall": (metrics["R@50"] + metrics["R@100"]) / 2, **metrics} if metrics else {}
 
     def names(self, batch: list[Example]) -> list[str]:
         return [example.scene.name for example in batch]
@@ -413,6 +445,7 @@ class SelectionStage(PairStage):
     """Stage 2: P(X_sel), on the boxes that ψ_c was last trained on; everything else is frozen."""
 
     name = "selection"
+    best_metric = "selection loss"
     task = "selection"
 
     def __init__(self, setup: Setup, fresh: bool) -> None:

@@ -24,7 +24,13 @@ def test_demo_trains_scores_and_draws(command: Command, tmp_path: Path, monkeypa
     out = tmp_path / "demo"
     first = command("demo", "--out", out)
     assert first.code == 0
-    for row in ("Rank-1", "Rank-2 w/ X_sel & prior", "count table", "ceiling, relabelled", "the exact truth"):
+    for row in (
+        "Rank-1",
+        "Rank-2 w/ X_sel & prior",
+        "count table, labels given",
+        "ceiling, relabelled",
+        "the exact truth",
+    ):
         assert re.search(rf"^ {row} +\d", first.out, re.MULTILINE), row
     assert (out / "ablation.csv").is_file()
     for path in ("pictures/all.png", "pictures/test_000000.png", "rank-2-seed-0/model/model.safetensors"):

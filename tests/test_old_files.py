@@ -99,7 +99,10 @@ def test_a_run_is_evaluated_to_the_same_recalls(command: Command) -> None:
 def test_a_stopped_run_is_resumed_to_the_weights_of_the_run_that_was_not_stopped(command: Command) -> None:
     assert len(read_log(Path("stopped"))) < len(read_log(Path("run")))
     printed(command("train", "--resume", "--out", "stopped"))
-    assert not differences(read_log(Path("run")), read_log(Path("stopped")), rel=1e-4)
+    old, new = (read_log(Path(name)) for name in ("run", "stopped"))
+    chosen = ("recall", "best")  # the epoch was chosen by recall then, by the loss now
+    old = [{name: value for name, value in row.items() if name not in chosen} for row in old]
+    assert not differences(old, new, rel=1e-4)
     for name in ("run", "stopped"):
         assert_weights("old-weights.json", Path(name, "model", "model.safetensors"))
 

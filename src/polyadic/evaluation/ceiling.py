@@ -153,11 +153,32 @@ def _coverage(
         matched = kernel.match(np.arange(len(kinds)), left.copy(), right.copy(), capacity)
         return [0, *np.cumsum([len(some) for some, hit in zip(kinds, matched, strict=True) if hit]).tolist()]
     columns = [(some, names[q]) for some in kinds for q in pairs[some]]
-    best = [0]
-    most = _integer_program(columns, len(names), capacity, len(group))
+    reached, best = _greedy(columns, capacity), [0]
+    most = len({t for some in kinds for t in some})
+    if reached[-1] < most:
+        most = _integer_program(columns, len(names), capacity, len(group))
     while best[-1] < most:
-        best.append(_integer_program(columns, len(names), capacity, len(best)))
+        n = len(best)
+        limit = min(most, best[-1] + len(kinds[0]))  # one more prediction hits at most so many more
+        lower = reached[min(n, len(reached) - 1)]
+        best.append(lower if lower == limit else _integer_program(columns, len(names), capacity, n))
     return best
+
+
+def _greedy(columns: Sequence[tuple[tuple[int, ...], int]], capacity: int) -> list[int]:
+    """Return how many ground truths are hit by 0, 1, ... predictions, each time the one that adds most."""
+    used: dict[int, int] = {}
+    hit: set[int] = set()
+    reached = [0]
+    while True:
+        free = [(len(set(some) - hit), -at) for at, (some, pair) in enumerate(columns) if used.get(pair, 0) < capacity]
+        gain, at = max(free, default=(0, 0))
+        if not gain:
+            return reached
+        some, pair = columns[-at]
+        hit |= set(some)
+        used[pair] = used.get(pair, 0) + 1
+        reached.append(len(hit))
 
 
 def _integer_program(columns: Sequence[tuple[tuple[int, ...], int]], pairs: int, capacity: int, top: int) -> int:

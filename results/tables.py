@@ -21,7 +21,7 @@ from polyadic.experiments.table1 import ingredients as ingredient_lines
 from polyadic.experiments.table4 import ALL, OURS, PHRASES, PREDICATES, table4
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/vrd.md", "src/polyadic/pretrained/vrd-boxes/CARD.md")
+DOCUMENTS = ("README.md", "docs/predict.md", "docs/vrd.md", "src/polyadic/pretrained/vrd-boxes/CARD.md")
 BOXES, PIXELS, BOTH = (ROOT / "results" / f"{name}.csv" for name in ("vrd-boxes", "vrd-ablation", "vrd-lu-pixels"))
 _BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _LABELS = {
@@ -131,9 +131,41 @@ def _papers(line: TableLine) -> list[str]:
     return [f"the paper, {line.label}", *(" / ".join(map(str, x)) for x in (line.paper[:2], line.paper[2:]))]
 
 
+def answers() -> str:
+    """What a person reads, in the paper's ranking and in answers."""
+    values = _answers()
+    kinds = [what for what in values if not what.startswith("probability")]
+    head = ["answers", "filler", "behind", "mirrored", "repeats", "predicates", "photos without", "renamed"]
+    percent = {"filler", "behind", "mirrored", "repeats"}
+    body = [[what, *(f"{values[what][name]:.0f}{'%' * (name in percent)}" for name in head)] for what in kinds]
+    return _table(["", *head], body)
+
+
+def calibration() -> str:
+    """The mean probability of answers beside the share that was annotated."""
+    rows = {what.removeprefix("probability "): row for what, row in _answers().items() if "probability" in what}
+    head = ["probability", "answers", "mean", "annotated"]
+    body = [
+        [what, f"{row['answers']:,.0f}", f"{row['mean probability']:.1f}%", f"{row['annotated']:.1f}%"]
+        for what, row in rows.items()
+    ]
+    return _table(head, body)
+
+
+def _answers() -> dict[str, dict[str, float]]:
+    """Read the measures by what was measured."""
+    values: dict[str, dict[str, float]] = {}
+    with (ROOT / "results" / "answers.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            values.setdefault(row["what"], {})[row["measure"]] = float(row["value"])
+    return values
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "readme": in_short,
     "vrd-boxes": _headline,
+    "answers": answers,
+    "answers-calibration": calibration,
     "vrd-boxes-zero-shot": partial(_headline, subset="zero-shot"),
     "vrd-boxes-mean-recall": partial(_headline, "ceiling", metric="mean_recall"),
     "vrd-boxes-ingredients": ingredients,

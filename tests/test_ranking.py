@@ -27,7 +27,7 @@ from polyadic.ranking import kernel as kernels
 from polyadic.ranking import rank_relations
 from polyadic.ranking import search as tensors
 from polyadic.ranking.dedup import Dedup
-from polyadic.ranking.search import RankingProblem, Terms, weights_of
+from polyadic.ranking.search import RankingProblem, Terms, Weights, weights_of
 
 
 @CHECKS
@@ -60,13 +60,27 @@ def dense_values(terms: Terms) -> Tensor:
     return total * weight.view(terms.shape[1:])
 
 
-def compiled_search(terms: Terms, k: int | Tensor, top: int) -> tuple[Tensor, Tensor]:
-    keys, weight = terms.keys.numpy(), terms.seen.numpy()
-    seen = kernels.index_by_subject(keys, weight, terms.shape[1:])
-    a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
-    caps = k.numpy() if isinstance(k, Tensor) else k
-    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, seen, caps, top)
-    return torch.from_numpy(value), torch.from_numpy(flat)
+class Compiled:
+    """The compiled search of one problem, and the products that it compares, expanded for all pairs."""
+
+    def __init__(self, cp: CPTensor, log_pair: Tensor, weights: Weights) -> None:
+        self.factors = [x.contiguous().numpy() for x in cp.factors]
+        shift = float(log_pair.max()) if bool((log_pair > -math.inf).any()) else 0.0
+        self.weight = (log_pair - shift).exp().numpy()
+        keys, log_seen = weights.keys.numpy(), weights.log_seen.numpy()
+        self.seen = kernels.index_seen(keys, log_seen, weights.log_rest, cp.sizes)
+        a, b, c = (np.empty(x.shape) for x in self.factors)
+        gain, peaks = np.empty(a.shape[:2]), kernels.find_peaks(*self.factors)
+        for pair in range(len(a)):
+            expanded = a[pair], b[pair], c[pair], gain[pair]
+            kernels.expand_pair(*self.factors, pair, self.weight[pair], peaks, *expanded)
+        parts = a, b, c, gain, keys, self.seen.weight[np.argsort(self.seen.key)]
+        self.terms = Terms(*(torch.from_numpy(x) for x in parts), self.seen.rest, shift + weights.log_best, logs=False)
+
+    def search(self, k: int | Tensor, top: int) -> tuple[Tensor, Tensor]:
+        caps = torch.as_tensor(k).expand(len(self.weight)).contiguous().numpy()
+        value, flat = kernels.search(*self.factors, self.weight, self.seen, caps, top)
+        return torch.from_numpy(value), torch.from_numpy(flat)
 
 
 @CHECKS
@@ -76,14 +90,14 @@ def test_both_searches_equal_the_sorted_products_bit_for_bit_with_ties_by_index(
     prior = data.draw(priors(cp))
     exponent = data.draw(st.sampled_from([1.0, 0.5] if prior is None or not prior.smoothing else [1.0, 0.5, -1.0]))
     pair = pair_weights(cp, data.draw(st.integers(0, 99)))
-    terms = RankingProblem(cp, pair, weights_of(prior, exponent, cp.device)).terms(logs=False)
+    compiled = Compiled(cp, pair, weights_of(prior, exponent, cp.device))
+    terms = compiled.terms
     most = math.prod(terms.shape)
     k, top = data.draw(CAPS) or most, min(data.draw(TOPS), most)
     values = dense_values(terms)
     expected = ranked(torch.where(values > 0, values, -math.inf), k, top)
     index = [int(np.ravel_multi_index(x[1:], terms.shape)) for x in expected]
-    for search in (compiled_search, tensors.search):
-        value, flat = search(terms, min(k, top), top)
+    for value, flat in (compiled.search(min(k, top), top), tensors.search(terms, min(k, top), top)):
         assert flat.tolist() == index
         assert value.tolist() == [x[0] for x in expected]
 
@@ -93,7 +107,8 @@ def test_both_searches_equal_the_sorted_products_bit_for_bit_with_ties_by_index(
 def test_both_searches_respect_caps_per_pair_bit_for_bit(data: st.DataObject) -> None:
     cp = data.draw(tensors_of_pairs())
     weights = weights_of(data.draw(priors(cp)), 1.0, cp.device)
-    terms = RankingProblem(cp, pair_weights(cp, data.draw(st.integers(0, 99))), weights).terms(logs=False)
+    compiled = Compiled(cp, pair_weights(cp, data.draw(st.integers(0, 99))), weights)
+    terms = compiled.terms
     caps = torch.tensor([data.draw(st.sampled_from([1, 2, 5, 17, 40])) for _ in range(terms.shape[0])])
     top = data.draw(st.sampled_from([1, 3, 10, 40]))
     values = dense_values(terms).flatten(1)
@@ -102,8 +117,8 @@ def test_both_searches_respect_caps_per_pair_bit_for_bit(data: st.DataObject) ->
         own = sorted((-value, pair * values.shape[1] + at) for at, value in enumerate(values[pair].tolist()) if value)
         entries += own[:cap]
     expected = sorted(entries)[:top]
-    for search in (compiled_search, tensors.search):
-        value, flat = search(terms, caps.clamp_max(top), top)
+    caps = caps.clamp_max(top)
+    for value, flat in (compiled.search(caps, top), tensors.search(terms, caps, top)):
         assert list(zip((-value).tolist(), flat.tolist(), strict=True)) == expected
 
 
@@ -128,10 +143,10 @@ def test_the_search_in_logs_equals_the_sorted_dense_tensor(data: st.DataObject) 
 def test_the_torch_search_in_small_blocks_gives_the_same(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     cp = CPTensor(*(torch.randn(30, 3, n, generator=generator) for n in (12, 7, 9)))
-    terms = RankingProblem(cp, torch.zeros(30).double(), weights_of(None, 1.0, cp.device)).terms(logs=False)
-    expected = [x.tolist() for x in compiled_search(terms, 5, 60)]
+    compiled = Compiled(cp, torch.zeros(30).double(), weights_of(None, 1.0, cp.device))
+    expected = [x.tolist() for x in compiled.search(5, 60)]
     monkeypatch.setattr(tensors, "_BLOCK", blocks)
-    assert [x.tolist() for x in tensors.search(terms, 5, 60)] == expected
+    assert [x.tolist() for x in tensors.search(compiled.terms, 5, 60)] == expected
 
 
 # The stated rule for ties, and the adversaries by name.

@@ -215,17 +215,32 @@ def rank_relations(
             repeat = torch.zeros_like(score)
         else:
             score, flat, repeat = deduplicate(search, dedup, triplets_per_pair, caps, top)
-        log_prior = problem.weights.at(flat % triplets_per_pair)
-        place = np.stack(np.unravel_index(flat.cpu().numpy(), (B, *sizes)))  # [4, N]
-        pair, triplet = torch.from_numpy(place[0]).to(work), torch.from_numpy(place[1:].T).to(work)
-        at_selected, at_boxes = (torch.from_numpy(x).to(work)[pair] for x in (selected, boxes))
-        others = log_prior + at_selected + at_boxes + repeat
-        precise = not len(pair) or float(others.min()) > -1e6  # else the difference would lose the digits of ψ_c
-        log_cp = score - others if precise else _log_cp(problem.cp, pair, triplet)
-        ranking = Ranking(pair, triplet, score, log_cp, log_prior, at_selected, at_boxes, repeat, vocabulary)
-        if work == home:
-            return ranking
-        return ranking.map(lambda x: (x.float() if x.is_floating_point() else x).to(home))
+        return _ranking(problem.cp, (score, flat, repeat), selected, boxes, prepared, vocabulary, home)
+
+
+def _ranking(
+    cp: CPTensor,
+    entries: tuple[Tensor, Tensor, Tensor],
+    selected: NDArray[np.float64],
+    boxes: NDArray[np.float64],
+    prepared: _Prepared,
+    vocabulary: Vocabulary | None,
+    device: torch.device,
+) -> Ranking:
+    """Look up the terms of the log-scores, flat indices and penalties that were found."""
+    from polyadic.ranking import kernel
+
+    score, flat, repeat = (x.cpu() for x in entries)
+    arrays = (x.numpy() for x in (flat, score, repeat))
+    *columns, least = kernel.describe(*arrays, selected, boxes, cp.sizes, *prepared.host)
+    pair, triplet, terms = (torch.from_numpy(x) for x in columns)
+    log_cp, log_prior, log_selected, log_boxes = terms
+    if least < -1e6:  # the difference would lose the digits of ψ_c
+        log_cp = _log_cp(cp, pair.to(cp.device), triplet.to(cp.device)).cpu()
+    ranking = Ranking(pair, triplet, score, log_cp, log_prior, log_selected, log_boxes, repeat, vocabulary)
+    if device.type == "cpu":
+        return ranking
+    return ranking.map(lambda x: (x.float() if device.type == "mps" and x.is_floating_point() else x).to(device))
 
 
 def _log_cp(cp: CPTensor, pair: Tensor, triplet: Tensor) -> Tensor:
@@ -343,58 +358,62 @@ def _checked_labels(labels: Tensor, cp: CPTensor, device: torch.device) -> Tenso
 
 
 class _Prepared(NamedTuple):
-    """ψ_u^a as the searches need it, and what it was computed from."""
+    """ψ_u^a as the searches need it, and the tensors that it was computed from."""
 
     weights: Weights
-    index: SeenIndex | None  # on the CPU
+    host: tuple[NDArray[np.int64], NDArray[np.float64], float]  # the same on the CPU
+    index: SeenIndex | None  # for the CPU
     log_best: float
-    keys: Tensor | None = None
-    log_seen: Tensor | None = None
+    source: tuple[Tensor, Tensor] | None
 
 
-# By prior and exponent. A prior of the user's may change: the tensors that were read are compared.
-_PREPARED: WeakKeyDictionary[SparsePrior, dict[float, _Prepared]] = WeakKeyDictionary()
-_EXPONENTS = 8  # kept per prior
+# By prior, then by exponent and device.
+_PREPARED: WeakKeyDictionary[SparsePrior, dict[tuple[float, torch.device], _Prepared]] = WeakKeyDictionary()
+_KEPT = 8  # per prior
 
 
 def _prepare(
     prior: SparsePrior | None, exponent: float, sizes: tuple[int, int, int], device: torch.device
 ) -> _Prepared:
+    """Compute ψ_u^exponent once per prior; again if the prior has other tensors by now."""
     if prior is None or exponent == 0:
-        return _prepare_none(sizes, device)
-    if device.type != "cpu":
-        return _prepared(prior, exponent, sizes, device)
+        return _prepare_constant(sizes, device)
     try:
         kept = _PREPARED.setdefault(prior, {})
     except TypeError:  # a user's prior that has no weak references
         kept = {}
-    ready = kept.get(exponent)
-    if ready is None or ready.keys is not prior.keys or ready.log_seen is not prior.log_seen:
-        ready = _prepared(prior, exponent, sizes, device)
-        if len(kept) >= _EXPONENTS:
+    ready = kept.get((exponent, device))
+    if (
+        ready is None
+        or ready.source is None
+        or ready.source[0] is not prior.keys
+        or ready.source[1] is not prior.log_seen
+    ):
+        if len(kept) >= _KEPT:
             kept.clear()
-        kept[exponent] = ready
+        with torch.inference_mode(False):  # for later calls, perhaps outside
+            ready = kept[exponent, device] = _prepared(prior, exponent, sizes, device)
     return ready
 
 
 @cache
-def _prepare_none(sizes: tuple[int, int, int], device: torch.device) -> _Prepared:
-    return _prepared(None, 0.0, sizes, device)
+def _prepare_constant(sizes: tuple[int, int, int], device: torch.device) -> _Prepared:
+    with torch.inference_mode(False):
+        return _prepared(None, 0.0, sizes, device)
 
 
 def _prepared(
     prior: SparsePrior | None, exponent: float, sizes: tuple[int, int, int], device: torch.device
 ) -> _Prepared:
-    with torch.inference_mode(False):  # kept for later, perhaps outside
-        weights = weights_of(prior, exponent, device)
-        _check_weights(weights, math.prod(sizes))
+    weights = weights_of(prior, exponent, device)
+    _check_weights(weights, math.prod(sizes))
+    host = weights.keys.cpu().numpy(), weights.log_seen.cpu().numpy(), weights.log_rest
     index = None
     if device.type == "cpu":
         from polyadic.ranking.kernel import index_seen
 
-        index = index_seen(weights.keys.numpy(), weights.log_seen.numpy(), weights.log_rest, sizes)
-    source = (None, None) if prior is None else (prior.keys, prior.log_seen)
-    return _Prepared(weights, index, weights.log_best, *source)
+        index = index_seen(*host, sizes)
+    return _Prepared(weights, host, index, weights.log_best, None if prior is None else (prior.keys, prior.log_seen))
 
 
 def _triplet_search(problem: RankingProblem, prepared: _Prepared) -> Search:

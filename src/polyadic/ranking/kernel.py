@@ -299,12 +299,18 @@ def _place(keys, start, stop, key):  # type: ignore[no-untyped-def]
 @_compiled
 def _largest(bounds, weight, count):  # type: ignore[no-untyped-def]
     """Return the classes with the largest bounds times weights."""
-    left = bounds * weight
-    best = np.empty(min(count, len(left)), np.int64)
-    for n in range(len(best)):
-        best[n] = np.argmax(left)
-        left[best[n]] = -1.0
-    return best
+    best, label, size = np.empty(count + 1, np.float32), np.empty(count + 1, np.int64), 0
+    for x in range(len(bounds)):
+        value = bounds[x] * weight[x]
+        if size == count and value <= best[size - 1]:
+            continue
+        at = size
+        while at > 0 and best[at - 1] < value:
+            best[at], label[at] = best[at - 1], label[at - 1]
+            at -= 1
+        best[at], label[at] = value, x
+        size = min(size + 1, count)
+    return label[:size]
 
 
 @_compiled
@@ -482,6 +488,26 @@ def search(s, p, o, pair_weight, seen, caps, top):  # type: ignore[no-untyped-de
         _replace(values, indices, last, values[last], indices[last])
         values[last], indices[last] = value, index
     return values[:size], indices[:size]
+
+
+@_compiled
+def describe(flat, score, repeat, selected, boxes, sizes, keys, log_seen, log_rest):  # type: ignore[no-untyped-def]
+    """Return the pair, the triplet and the terms (log ψ_c, prior, selected, boxes) of each entry, and the least of the
+    terms without ψ_c.
+    """
+    S, P, O = sizes
+    pair, triplet = np.empty(len(flat), np.int64), np.empty((len(flat), 3), np.int64)
+    terms, least = np.empty((4, len(flat))), 0.0
+    for n in range(len(flat)):
+        pair[n] = flat[n] // (S * P * O)
+        key = flat[n] - pair[n] * (S * P * O)
+        triplet[n, 0], triplet[n, 1], triplet[n, 2] = key // (P * O), key // O % P, key % O
+        m = _place(keys, 0, len(keys), key)
+        terms[1, n] = log_seen[m] if m >= 0 else log_rest
+        terms[2, n], terms[3, n] = selected[pair[n]], boxes[pair[n]]
+        others = terms[1, n] + terms[2, n] + terms[3, n] + repeat[n]
+        terms[0, n], least = score[n] - others, min(least, others)
+    return pair, triplet, terms, least
 
 
 class SeenIndex(NamedTuple):

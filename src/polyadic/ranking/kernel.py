@@ -27,6 +27,7 @@ Ints = NDArray[np.int64]
 
 MARGIN = 1 + 3e-4  # above the error of a float32 bound: each exponential, mass and sum is good to 1e-5
 TINY = 1e-30  # above what float32 loses to underflow, of a pair whose entries sum to 1
+HIDDEN = np.float32(1e-36)  # above the sum of squares that float32 loses to underflow
 LAST = np.int64(2**62)  # behind every flat index
 SEEDS = 512  # of the heaviest triplets, at most, for the first bar
 
@@ -369,10 +370,22 @@ def _floor(s, p, o, pair_weight, peaks, gains, order, seen, caps, top):  # type:
 
 
 @_compiled
-def _candidates(a, b, c, by_s, by_p, by_o, seen, cut, opened, candidates):  # type: ignore[no-untyped-def]
+def _norms(gain, factor, squares, norms):  # type: ignore[no-untyped-def]
+    """Compute sqrt(Σ_r gain_r · factor_r²) of each class, not below what underflow may hide."""
+    for r in range(factor.shape[0]):
+        for x in range(factor.shape[1]):
+            squares[r, x] = factor[r, x] * factor[r, x]
+    _mix(gain, squares, norms)
+    for x in range(len(norms)):
+        norms[x] = np.sqrt(norms[x] + HIDDEN)
+
+
+@_compiled
+def _candidates(a, b, c, by_s, norm_p, norm_o, seen, cut, opened, candidates):  # type: ignore[no-untyped-def]
     """List the seen triplets of a pair whose value in float32 is `cut` or more.
 
-    Appends first and decides afterwards: a branch would be mispredicted.
+    A value is at most by_s, and by Cauchy and Schwarz at most norm_p · norm_o. Appends first and decides afterwards: a
+    branch would be mispredicted.
     """
     first, weights, most = seen.first, seen.weight_32, seen.most_s
     subjects, predicates, objects = seen.s, seen.p, seen.o
@@ -388,7 +401,7 @@ def _candidates(a, b, c, by_s, by_p, by_o, seen, cut, opened, candidates):  # ty
             if bound * weight < cut:
                 break
             candidates[last] = m
-            last += min(by_p[predicates[m]], by_o[objects[m]]) * weight >= cut
+            last += norm_p[predicates[m]] * norm_o[objects[m]] * weight >= cut
     for at in range(last):
         m = candidates[at]
         candidates[size] = m
@@ -413,6 +426,7 @@ def search(s, p, o, pair_weight, seen, caps, top):  # type: ignore[no-untyped-de
     floor = _floor(s, p, o, pair_weight, peaks, gains, order, seen, caps, top)
     gain_32, a, b, c = np.empty(R, f), np.empty((R, S), f), np.empty((R, P), f), np.empty((R, O), f)
     by_s, by_p, by_o, ones_32 = np.empty(S, f), np.empty(P, f), np.empty(O, f), np.ones(max(S, P, O), f)
+    norm_p, norm_o, squares_p, squares_o = np.empty(P, f), np.empty(O, f), np.empty((R, P), f), np.empty((R, O), f)
     gain, A, B, C = np.empty(R), np.empty((R, S)), np.empty((R, P)), np.empty((R, O))
     ones, mix, row_bound, cell, row = np.ones(R), np.empty(R), np.empty(S), np.empty(P), np.empty(O)
     opened, opened_bound, candidates = np.empty(S + 1, np.int64), np.empty(S), np.empty(M + 1, np.int64)
@@ -428,7 +442,9 @@ def search(s, p, o, pair_weight, seen, caps, top):  # type: ignore[no-untyped-de
         if M:
             _outline(s, p, o, pair, peaks, gains, gain_32, a, b, c, by_s, by_p, by_o)
             cut = f((low / pair_weight[pair] - TINY) / MARGIN)
-            n_candidates = _candidates(a, b, c, by_s, by_p, by_o, seen, cut, opened, candidates)
+            _norms(gain_32, b, squares_p, norm_p)
+            _norms(gain_32, c, squares_o, norm_o)
+            n_candidates = _candidates(a, b, c, by_s, norm_p, norm_o, seen, cut, opened, candidates)
             rest_open = min(_peak(by_s, ones_32), _peak(by_p, ones_32), _peak(by_o, ones_32)) * seen.rest_32 >= cut
             if not n_candidates and not rest_open:
                 continue

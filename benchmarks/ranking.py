@@ -24,7 +24,7 @@ import argparse
 import csv
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -51,16 +51,19 @@ class Case:
     name: str
     t: float | None
     seed: int
-    factors: tuple[Tensor, Tensor, Tensor]
+    factors: Sequence[Tensor]
     prior: TripletPrior | None = None
     exponent: float = 1.0
     log_selected: Tensor | None = None
 
 
-def synthetic(name: str, pairs: int, rank: int, t: float, prior: TripletPrior | None, seed: int) -> Case:
+def factors(pairs: int, rank: int, sizes: tuple[int, ...], t: float, seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    s, p, o = (torch.randn(pairs, rank, n, generator=generator) * t for n in SIZES[name])
-    return Case(f"{pairs} pairs", name, t, seed, (s, p, o), prior)
+    return [torch.randn(pairs, rank, n, generator=generator) * t for n in sizes]
+
+
+def synthetic(name: str, pairs: int, rank: int, t: float, prior: TripletPrior | None, seed: int) -> Case:
+    return Case(f"{pairs} pairs", name, t, seed, factors(pairs, rank, SIZES[name], t, seed), prior)
 
 
 @cache
@@ -163,8 +166,14 @@ class Dense:
         return self.kernel(a, b, c, self.weight, order, bound, TOP)
 
 
-def seconds(run: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median CPU and wall time, after one run to warm up."""
+def seconds(run: Callable[[], object], repeats: int) -> tuple[float, float, float]:
+    """Median and quartiles of wall time, after one run to warm up."""
+    low, middle, high = np.quantile(times(run, repeats)[1], (0.25, 0.5, 0.75))
+    return float(middle), float(low), float(high)
+
+
+def times(run: Callable[[], object], repeats: int) -> tuple[list[float], list[float]]:
+    """CPU and wall seconds, after one run to warm up."""
     run()
     cpu, wall = [], []
     for _ in range(repeats):
@@ -172,6 +181,12 @@ def seconds(run: Callable[[], object], repeats: int) -> tuple[float, float]:
         run()
         cpu.append(time.thread_time() - start)
         wall.append(time.perf_counter() - begin)
+    return cpu, wall
+
+
+def medians(run: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median CPU and wall seconds."""
+    cpu, wall = times(run, repeats)
     return statistics.median(cpu), statistics.median(wall)
 
 
@@ -181,9 +196,9 @@ def compare(case: Case) -> dict[str, Any]:
     def rank() -> Any:
         return rank_relations(cp, case.prior, case.log_selected, top=TOP, prior_exponent=case.exponent)
 
-    fast, fast_wall = seconds(rank, 25)
-    plain, plain_wall = seconds(lambda: dense.run(False), 3)
-    bounded, bounded_wall = seconds(lambda: dense.run(True), 3)
+    fast, fast_wall = medians(rank, 25)
+    plain, plain_wall = medians(lambda: dense.run(False), 3)
+    bounded, bounded_wall = medians(lambda: dense.run(True), 3)
     ranking = rank()
     place = np.ravel_multi_index(tuple(torch.cat([ranking.pair[:, None], ranking.triplet], 1).T.numpy()), shape(case))
     same = len(np.intersect1d(place, dense.run(True)[:TOP]))
@@ -230,7 +245,7 @@ def fixed_cost() -> None:
     """What a call costs where there is nothing to search."""
     cp, zero = CPTensor(*(torch.zeros(1, 1, n) for n in (2, 2, 2))), torch.zeros(1)
     prior = TripletPrior.from_triplets(torch.tensor([[0, 0, 0]]), (2, 2, 2))
-    cost = seconds(lambda: rank_relations(cp, prior, zero, zero, top=1), 500)[0]
+    cost = medians(lambda: rank_relations(cp, prior, zero, zero, top=1), 500)[0]
     print(f"\nFixed cost of a call with all terms: {cost * 1e3:.3f} ms")
 
 
@@ -241,7 +256,7 @@ def large_vocabulary() -> None:
     for t in (1.0, 2.0, 4.0):
         for prior in (None, sparse_prior("large")):
             cp = CPTensor(*synthetic("large", 380, 5, t, None, 0).factors)
-            run = seconds(lambda: rank_relations(cp, prior, top=TOP), 3)[0]  # noqa: B023
+            run = medians(lambda: rank_relations(cp, prior, top=TOP), 3)[0]  # noqa: B023
             print(f"  t = {t:g}, {'1,000,000 seen triplets' if prior else 'no prior':24} {run:6.3f} s", flush=True)
 
 

@@ -69,13 +69,14 @@ class Compiled:
         self.weight = (log_pair - shift).exp().numpy()
         keys, log_seen = weights.keys.numpy(), weights.log_seen.numpy()
         self.seen = kernels.index_seen(keys, log_seen, weights.log_rest, cp.sizes)
-        a, b, c = (np.empty(x.shape) for x in self.factors)
-        gain, peaks = np.empty(a.shape[:2]), kernels.find_peaks(*self.factors)
-        for pair in range(len(a)):
-            expanded = a[pair], b[pair], c[pair], gain[pair]
-            kernels.expand_pair(*self.factors, pair, self.weight[pair], peaks, *expanded)
-        parts = a, b, c, gain, keys, self.seen.weight[np.argsort(self.seen.key)]
-        self.terms = Terms(*(torch.from_numpy(x) for x in parts), self.seen.rest, shift + weights.log_best, logs=False)
+        a, b, c = (torch.empty(x.shape, dtype=torch.float64) for x in self.factors)
+        gain, peaks = a[..., 0].clone(), kernels.find_peaks(*self.factors)
+        for pair, weight in enumerate(self.weight):
+            expanded = (x[pair].numpy() for x in (a, b, c, gain))
+            kernels.expand_pair(*self.factors, pair, weight, peaks, *expanded)
+        seen = torch.from_numpy(self.seen.weight[np.argsort(self.seen.key)])
+        log_scale = shift + weights.log_best
+        self.terms = Terms(a, b, c, gain, weights.keys, seen, self.seen.rest, log_scale, logs=False)
 
     def search(self, k: int | Tensor, top: int) -> tuple[Tensor, Tensor]:
         caps = torch.as_tensor(k).expand(len(self.weight)).contiguous().numpy()
@@ -120,6 +121,39 @@ def test_both_searches_respect_caps_per_pair_bit_for_bit(data: st.DataObject) ->
     caps = caps.clamp_max(top)
     for value, flat in (compiled.search(caps, top), tensors.search(terms, caps, top)):
         assert list(zip((-value).tolist(), flat.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rank", [1, 2, 5, 11])
+@pytest.mark.parametrize("t", [0.0, 0.1, 1.0, 4.0, 40.0])
+def test_the_compiled_search_is_exact_at_sizes_that_fill_vectors(rank: int, t: float, dtype: torch.dtype) -> None:
+    sizes, generator = (37, 21, 45), torch.Generator().manual_seed(rank)
+    cp = CPTensor(*((torch.randn(7, rank, n, generator=generator) * t).to(dtype) for n in sizes))
+    seen = torch.stack([torch.randint(n, (900,), generator=generator) for n in sizes], -1)
+    counts = torch.rand(900, generator=generator).pow(-1).clamp(max=5000).round()
+    prior = TripletPrior.from_triplets(seen, sizes, counts=counts)
+    for exponent in (0.0, 1.0, 0.15, -0.5):
+        compiled = Compiled(cp, pair_weights(cp, rank), weights_of(prior, exponent, cp.device))
+        values = dense_values(compiled.terms).flatten(1)
+        for cap, top in ((100, 100), (400, 400), (3, 20), (1, 5)):
+            best, place = values.sort(dim=1, descending=True, stable=True)
+            flat = (place + torch.arange(7)[:, None] * values.shape[1])[:, :cap].flatten()
+            best, order = best[:, :cap].flatten().sort(descending=True, stable=True)
+            kept = best[:top] > 0
+            value, index = compiled.search(cap, top)
+            assert index.tolist() == flat[order][:top][kept].tolist()
+            assert value.tolist() == best[:top][kept].tolist()
+
+
+def test_the_exponentials_of_the_compiled_search_are_accurate() -> None:
+    x = -np.concatenate([np.linspace(0, 87, 100_001), np.geomspace(1e-300, 1, 1000)])
+    exact = np.exp(x)
+    assert np.abs(np.array([kernels._exp(y) for y in x]) / exact - 1).max() < 5e-16
+    single = x.astype(np.float32)
+    found = np.array([kernels._exp_32(y) for y in single])
+    assert np.abs(found / np.exp(single.astype(np.float64)) - 1).max() < 1e-5
+    assert [kernels._exp(y) for y in (0.0, -0.0, -709.0, -math.inf)] == [1, 1, 0, 0]
+    assert kernels._exp_32(np.float32(-math.inf)) < 1e-37  # an upper bound: not 0
 
 
 @CHECKS

@@ -362,7 +362,7 @@ class _Prepared(NamedTuple):
 
     weights: Weights
     host: tuple[NDArray[np.int64], NDArray[np.float64], float]  # the same on the CPU
-    index: SeenIndex | None  # for the CPU
+    seen: SeenIndex | None  # for the CPU
     log_best: float
     source: tuple[Tensor, Tensor] | None
 
@@ -408,18 +408,18 @@ def _prepared(
     weights = weights_of(prior, exponent, device)
     _check_weights(weights, math.prod(sizes))
     host = weights.keys.cpu().numpy(), weights.log_seen.cpu().numpy(), weights.log_rest
-    index = None
+    seen = None
     if device.type == "cpu":
         from polyadic.ranking.kernel import index_seen
 
-        index = index_seen(*host, sizes)
-    return _Prepared(weights, host, index, weights.log_best, None if prior is None else (prior.keys, prior.log_seen))
+        seen = index_seen(*host, sizes)
+    return _Prepared(weights, host, seen, weights.log_best, None if prior is None else (prior.keys, prior.log_seen))
 
 
 def _triplet_search(problem: RankingProblem, prepared: _Prepared) -> Search:
     """Search all triplets: linear and fast, or in logs where float64 would underflow."""
     B, triplets_per_pair, device = len(problem.log_pair), math.prod(problem.cp.sizes), problem.log_pair.device
-    linear = _compiled(problem, prepared) if prepared.index else _torch(problem)
+    linear = _compiled(problem, prepared) if prepared.seen else _torch(problem)
 
     def search(k: Tensor, top: int) -> tuple[Tensor, Tensor]:
         most = min(top, int(k.sum()))
@@ -462,7 +462,7 @@ def _compiled(problem: RankingProblem, prepared: _Prepared) -> _Linear:
     pair_weight = np.exp(log_pair - scale)
 
     def linear(k: Tensor, top: int) -> tuple[Tensor, Tensor, float]:
-        value, flat = kernel.search(*factors, pair_weight, prepared.index, k.numpy(), top)
+        value, flat = kernel.search(*factors, pair_weight, prepared.seen, k.numpy(), top)
         return torch.from_numpy(value), torch.from_numpy(flat), scale + prepared.log_best
 
     return linear

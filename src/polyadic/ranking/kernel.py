@@ -555,10 +555,11 @@ def index_seen(keys: Ints, log_seen: Floats, log_rest: float, sizes: tuple[int, 
     subject = keys // (P * O)
     place = np.lexsort((-log_seen, subject))
     key, weight = keys[place], key_weight[place]
-    triplet = [x.astype(np.int32) for x in (key // (P * O), key // O % P, key % O)]
+    s, p, o = (x.astype(np.int32) for x in (key // (P * O), key // O % P, key % O))
     most = [np.full(size, rest) for size in sizes]
-    for largest, label in zip(most, triplet, strict=True):
+    for largest, label in zip(most, (s, p, o), strict=True):
         np.maximum.at(largest, label, weight)
+    most_s, most_p, most_o = (x.astype(np.float32) for x in most)
     single = np.float32
     return SeenIndex(
         keys,
@@ -566,10 +567,14 @@ def index_seen(keys: Ints, log_seen: Floats, log_rest: float, sizes: tuple[int, 
         key,
         weight,
         weight.astype(single),
-        *triplet,
+        s,
+        p,
+        o,
         np.searchsorted(subject, np.arange(S + 1)),
         np.argsort(-weight, kind="stable")[:SEEDS],
-        *(x.astype(single) for x in most),
+        most_s,
+        most_p,
+        most_o,
         rest,
         single(rest),
     )

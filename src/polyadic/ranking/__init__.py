@@ -332,9 +332,11 @@ def _weighted(log_probability: Tensor | None, name: str, exponent: float, pairs:
         )
     log = log_probability.detach().cpu().double().numpy()
     weighted = log * exponent if exponent else np.zeros(pairs)  # 0 · -inf is 0: the term is left out
-    wrong = ~(log <= 1e-6) | (weighted == math.inf)  # NaN is not below
-    if wrong.any():
-        bad = int(wrong.argmax())
+    good = log <= 1e-6  # NaN is not below
+    if exponent < 0:
+        good &= weighted < math.inf
+    if not good.all():
+        bad = int(good.argmin())
         raise PolyadicError(
             f"rank_relations: {name} must be the logarithm of a probability, at most 0, with a finite product with its "
             f"exponent; pair {bad} has {log[bad]}"
@@ -438,7 +440,7 @@ def _triplet_search(problem: RankingProblem, prepared: _Prepared) -> Search:
         more, place = tensors.search(again, k[part], most)
         place = part[place // triplets_per_pair] * triplets_per_pair + place % triplets_per_pair
         enough = ~short[flat // triplets_per_pair]
-        return _sorted(torch.cat([score[enough], more + again.log_scale]), torch.cat([flat[enough], place]), most)
+        return _sorted(torch.cat([score[enough], again.log_score(more)]), torch.cat([flat[enough], place]), most)
 
     return search
 

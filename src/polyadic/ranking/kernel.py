@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-MARGIN = 1 + 3e-4  # above the error of a float32 bound: each exponential, mass and sum is good to 1e-5
+MARGIN = 1 + 1e-3  # above the error of float32: 1e-5 for each exponential, less than 1e-4 for each sum of a row
 TINY = 1e-30  # above what float32 loses to underflow, of a pair whose entries sum to 1
 HIDDEN = np.float32(1e-36)  # above the sum of squares that float32 loses to underflow
 LAST = np.int64(2**62)  # behind every flat index

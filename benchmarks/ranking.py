@@ -1,17 +1,21 @@
-"""How much faster is exact ranking than the best dense way, at which sizes, and how close is it to its lower limit?
+"""How much faster is the exact ranking than the best dense kernel, at which sizes, and on a trained model's tensors?
 
-    python benchmarks/ranking.py --csv results/ranking.csv    # all of it, about 20 minutes on 2 cores
-    python benchmarks/ranking.py --pairs 380                  # about 8 minutes
+    python benchmarks/ranking.py --vrd data/vrd --csv results/ranking.csv | tee results/ranking.txt  # 5 minutes
+    python benchmarks/ranking.py --pairs 20                                                          # half a minute
 
-Both sides get the same float32 scores N(0, t) and give the image's top 100. The dense way is what a skilled user
-would write: softmax once, then blocks that fit the cache by matrix multiplication, times a dense prior, against a
-running threshold; its loop order and block size are tuned for every case before it is timed. It is timed without
-P(X_sel) and box confidences on either side: they would close more pairs, in favour of the bounds. Compilation (once
-per machine, then cached on disk) and the making of the CPTensor, which is the network's output, are outside the times.
+Both sides get the same float32 log-factors on one thread and give the image's top 100. The dense side is fused and
+compiled: softmax once, then every cell of every pair in float32, unrolled over the components and vectorised, against
+a running threshold, without storing the tensor; once over all pairs, and once by falling bounds of the pairs until no
+later one can count. The mark is the faster of the two on that very tensor. Synthetic factors are N(0, t), the same
+without P(X_sel) and confidences on either side, because these would close more pairs in favour of the bounds. With
+--vrd, the tensors are those of the shipped model with Lu's published boxes, on test images with 20 to 60 pairs, with
+its prior exponent and P(X_sel).
 
-Columns: `ratio` dense / fast; `limit` fast / one pass over the factors (read, exponentiate in float64, add up), which
-any exact way needs; `same` how many of the 100 entries both found (fewer where equal scores fill the last places,
-which the dense way takes in no stated order).
+Times are CPU seconds of the thread, which a busy machine disturbs least, the median of several calls; wall time is
+beside them in the CSV. A case has several random tensors, and the summary is over all tensors of a group: median,
+quartiles and least. Compilation (once per machine, then cached on disk) and the making of the CPTensor, which is the
+network's output, are outside the times. `same`: how many of the 100 entries both found, fewer where float32 rounding
+or equal scores decide the last places.
 """
 
 from __future__ import annotations
@@ -20,18 +24,37 @@ import argparse
 import csv
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
-from polyadic import CPTensor, TripletPrior, rank_relations
+from polyadic import CPTensor, RelationModel, TripletPrior, load_dataset, rank_relations, read_detections
+from polyadic.model.scoring import ALL
 
 SIZES = {"VRD": (100, 70, 100), "VG150": (150, 50, 150), "VG200": (200, 100, 200)}
 SEEN = {"VRD": 6_672, "VG150": 30_000, "VG200": 19_237}  # distinct triplets: VRD's own; the others assumed
 TOP = 100
-ROWS: list[dict[str, object]] = []
+
+
+@dataclass
+class Case:
+    """One image: the log-factors, and what goes with them."""
+
+    group: str
+    name: str
+    t: float | None
+    seed: int
+    factors: Sequence[Tensor]
+    prior: TripletPrior | None = None
+    exponent: float = 1.0
+    log_selected: Tensor | None = None
 
 
 def factors(pairs: int, rank: int, sizes: tuple[int, ...], t: float, seed: int = 0) -> list[Tensor]:
@@ -39,176 +62,237 @@ def factors(pairs: int, rank: int, sizes: tuple[int, ...], t: float, seed: int =
     return [torch.randn(pairs, rank, n, generator=generator) * t for n in sizes]
 
 
-def sparse_prior(sizes: tuple[int, int, int], seen: int) -> TripletPrior:
-    """`seen` random triplets whose counts have a heavy tail, up to 5,000."""
-    generator = torch.Generator().manual_seed(1)
+def synthetic(name: str, pairs: int, rank: int, t: float, prior: TripletPrior | None, seed: int) -> Case:
+    return Case(f"{pairs} pairs", name, t, seed, factors(pairs, rank, SIZES[name], t, seed), prior)
+
+
+@cache
+def sparse_prior(name: str) -> TripletPrior:
+    """Random triplets whose counts have a heavy tail, up to 5,000."""
+    generator, sizes, seen = torch.Generator().manual_seed(1), SIZES[name], SEEN[name]
     triplets = torch.stack([torch.randint(n, (seen,), generator=generator) for n in sizes], -1)
     counts = torch.rand(seen, generator=generator).pow(-1 / 0.9).clamp(max=5000).round()
     return TripletPrior.from_triplets(triplets, sizes, counts=counts)
 
 
-def dense_prior(prior: TripletPrior) -> Tensor:
-    weight = torch.full((prior.sizes[0] * prior.sizes[1] * prior.sizes[2],), prior.log_rest)
-    weight[prior.keys] = prior.log_seen.float()
-    return weight.exp().view(prior.sizes)
+def shipped(root: Path, images: int) -> Iterator[Case]:
+    """The tensors of the shipped model with Lu's boxes, as `rank` hands them to the ranking."""
+    model = RelationModel.pretrained()
+    sizes = load_dataset("vrd", root, "test").sizes
+    found = 0
+    for detections in read_detections(root / "lu2016/objectDetRCNN.mat", model.vocabulary, sizes=sizes):
+        if not 20 <= len(detections) * (len(detections) - 1) <= 60:
+            continue
+        config = model.config.ranking
+        (block,) = model.score(None, detections).blocks()
+        selected = block.log_pair(ALL, config.selected)
+        yield Case("shipped model", "VRD", None, found, block.joint().factors, model.prior, config.prior, selected)
+        found += 1
+        if found == images:
+            return
 
 
-def dense_top(
-    s: Tensor, p: Tensor, o: Tensor, weight: Tensor | None, block: int, pairs_first: bool
-) -> tuple[Tensor, Tensor]:
-    """Top entries by blocks of subjects: values and flat indices."""
-    mixture = (s.logsumexp(-1) + p.logsumexp(-1) + o.logsumexp(-1)).softmax(-1)
-    a = (s.softmax(-1) * mixture[..., None]).transpose(1, 2).contiguous()  # [B, S, R]
-    b, c = p.softmax(-1), o.softmax(-1)
-    (B, S, _), P, O = a.shape, b.shape[-1], c.shape[-1]
-    rows = min(S, max(1, block // (P * O)))
-    buffer = torch.empty(rows, P * O)
-    low, values, indices = -1.0, torch.empty(0), torch.empty(0, dtype=torch.long)
-    for pair in range(B):
-        outer = (b[pair, :, :, None] * c[pair, :, None, :]).flatten(1) if pairs_first else None  # [R, PO]
-        for i in range(0, S, rows):
-            part = a[pair, i : i + rows]
-            y = buffer[: len(part)]
-            if outer is not None:
-                torch.mm(part, outer, out=y)
-            else:
-                torch.mm((part[:, None, :] * b[pair].T).flatten(0, 1), c[pair], out=y.view(-1, O))
-            y = y.flatten()
-            if weight is not None:
-                y *= weight[i : i + rows].flatten()
-            if float(y.max()) <= low:
-                continue
-            found = (y > low).nonzero()[:, 0]
-            values, indices = (
-                torch.cat([values, y[found]]),
-                torch.cat([indices, found + (pair * S + i) * P * O]),
-            )
-            if len(values) > TOP:
-                values, order = values.topk(TOP)
-                indices, low = indices[order], float(values[-1])
-    return values, indices
+# The dense side. The rank is written out, because only then the sum over r stays in registers.
 
 
-def best_dense(scores: list[Tensor], weight: Tensor | None) -> Callable[[], tuple[Tensor, Tensor]]:
-    """The dense way with the block size and loop order that are fastest on the first pairs of this case."""
-    (s, p, o), (s24, p24, o24) = scores, (x[:24] for x in scores)
-    settings = [(2**n, first) for n in (17, 18, 19, 20, 22) for first in (True, False)]
-    block, pairs_first = min(settings, key=lambda z: seconds(lambda: dense_top(s24, p24, o24, weight, *z), 3)[0])
-    return lambda: dense_top(s, p, o, weight, block, pairs_first)
+def dense_source(rank: int, weighted: bool) -> str:
+    cell = " + ".join(f"ab{r} * c[pair, {r}, k]" for r in range(rank))
+    products = "\n".join(f"                ab{r} = a[pair, {r}, i] * b[pair, {r}, j]" for r in range(rank))
+    return f"""
+def kernel(a, b, c, weight, order, bound, top):
+    S, P, O = a.shape[2], b.shape[2], c.shape[2]
+    room, size, low = 32 * top, 0, np.float32(-1)
+    values, indices = np.empty(room + O, np.float32), np.empty(room + O, np.int64)
+    row = np.empty(O, np.float32)
+    for pair in order:
+        if bound[pair] < low:
+            break
+        for i in range(S):
+            for j in range(P):
+{products}
+                for k in range(O):
+                    row[k] = {f"({cell}) * weight[i, j, k]" if weighted else cell}
+                above = 0
+                for k in range(O):
+                    above += row[k] > low
+                if above == 0:
+                    continue
+                for k in range(O):
+                    if row[k] > low:
+                        values[size], indices[size] = row[k], ((pair * S + i) * P + j) * O + k
+                        size += 1
+                if size >= room:
+                    best = np.argsort(-values[:size])[:top]
+                    values[:top], indices[:top] = values[best], indices[best]
+                    size, low = top, values[top - 1]
+        if size > top:
+            best = np.argsort(-values[:size])[:top]
+            values[:top], indices[:top] = values[best], indices[best]
+            size, low = top, values[top - 1]
+    return indices[:size]
+"""
+
+
+@cache
+def dense_kernel(rank: int, weighted: bool) -> Any:
+    space: dict[str, Any] = {"np": np}
+    exec(dense_source(rank, weighted), space)
+    return njit(fastmath=True)(space["kernel"])
+
+
+class Dense:
+    """The dense side of one case; a dense prior exists before the first image does."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.weight = np.empty((1, 1, 1), np.float32)
+        if case.prior is not None:
+            log_weight = torch.full((int(np.prod(case.prior.sizes)),), case.prior.log_rest)
+            log_weight[case.prior.keys] = case.prior.log_seen.float()
+            self.weight = (log_weight * case.exponent).exp().view(case.prior.sizes).numpy()
+        self.heaviest = self.weight.max() if case.prior is not None else np.float32(1)
+        self.kernel = dense_kernel(case.factors[0].shape[1], case.prior is not None)
+
+    def run(self, bounded: bool) -> Any:
+        s, p, o = self.case.factors
+        mixture = (s.logsumexp(-1) + p.logsumexp(-1) + o.logsumexp(-1)).log_softmax(-1)
+        if self.case.log_selected is not None:
+            mixture = mixture + self.case.log_selected[:, None].float()
+        a, b, c = (s.softmax(-1) * mixture.exp()[..., None]).numpy(), p.softmax(-1).numpy(), o.softmax(-1).numpy()
+        order, bound = np.arange(len(a)), np.full(len(a), np.inf, np.float32)
+        if bounded:
+            bound = (a.max(-1) * b.max(-1) * c.max(-1)).sum(-1) * self.heaviest * np.float32(1 + 1e-5)
+            order = np.argsort(-bound)
+        return self.kernel(a, b, c, self.weight, order, bound, TOP)
 
 
 def seconds(run: Callable[[], object], repeats: int) -> tuple[float, float, float]:
-    """Median and quartiles, after one run to warm up."""
+    """Median and quartiles of wall time, after one run to warm up."""
+    low, middle, high = np.quantile(times(run, repeats)[1], (0.25, 0.5, 0.75))
+    return float(middle), float(low), float(high)
+
+
+def times(run: Callable[[], object], repeats: int) -> tuple[list[float], list[float]]:
+    """CPU and wall seconds, after one run to warm up."""
     run()
-    times = []
+    cpu, wall = [], []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start, begin = time.thread_time(), time.perf_counter()
         run()
-        times.append(time.perf_counter() - start)
-    if len(times) < 2:
-        return times[0], times[0], times[0]
-    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
-    return middle, low, high
+        cpu.append(time.thread_time() - start)
+        wall.append(time.perf_counter() - begin)
+    return cpu, wall
 
 
-def one_pass(scores: list[Tensor]) -> None:
-    """The lower limit: read every score once, exponentiate in float64, add up."""
-    for x in scores:
-        x.double().exp_().sum(-1)
+def medians(run: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median CPU and wall seconds."""
+    cpu, wall = times(run, repeats)
+    return statistics.median(cpu), statistics.median(wall)
 
 
-def flat_index(scores: list[Tensor], prior: TripletPrior | None) -> set[int]:
-    found = rank_relations(CPTensor(*scores), prior, top=TOP)
-    _, P, O = (x.shape[-1] for x in scores)
-    S = scores[0].shape[-1]
-    s, p, o = found.triplet.unbind(-1)
-    return set((((found.pair * S + s) * P + p) * O + o).tolist())
+def compare(case: Case) -> dict[str, Any]:
+    cp, dense = CPTensor(*case.factors), Dense(case)
+
+    def rank() -> Any:
+        return rank_relations(cp, case.prior, case.log_selected, top=TOP, prior_exponent=case.exponent)
+
+    fast, fast_wall = medians(rank, 25)
+    plain, plain_wall = medians(lambda: dense.run(False), 3)
+    bounded, bounded_wall = medians(lambda: dense.run(True), 3)
+    ranking = rank()
+    place = np.ravel_multi_index(tuple(torch.cat([ranking.pair[:, None], ranking.triplet], 1).T.numpy()), shape(case))
+    same = len(np.intersect1d(place, dense.run(True)[:TOP]))
+    B, R = case.factors[0].shape[:2]
+    return {
+        "group": case.group,
+        "data": case.name,
+        "pairs": B,
+        "rank": R,
+        "t": case.t if case.t is not None else "",
+        "prior": case.prior is not None,
+        "seed": case.seed,
+        "dense_ms": plain * 1e3,
+        "bounded_ms": bounded * 1e3,
+        "exact_ms": fast * 1e3,
+        "exact_wall_ms": fast_wall * 1e3,
+        "ratio": min(plain, bounded) / fast,
+        "wall_ratio": min(plain_wall, bounded_wall) / fast_wall,
+        "same": same,
+    }
 
 
-def compare(name: str, pairs: int, rank: int, t: float, with_prior: bool, scores: list[Tensor] | None = None) -> float:
-    sizes = SIZES[name]
-    scores = factors(pairs, rank, sizes, t) if scores is None else scores
-    prior = sparse_prior(sizes, SEEN[name]) if with_prior else None
-    weight = dense_prior(prior) if prior else None
-    dense = best_dense(scores, weight)
-    repeats = 15 if pairs <= 380 else 5
-    cp = CPTensor(*scores)
-    fast, low, high = seconds(lambda: rank_relations(cp, prior, top=TOP), repeats)
-    answers: list[tuple[Tensor, Tensor]] = []
-    slow = seconds(lambda: answers.append(dense()), 3 if pairs <= 380 else 1)[0]
-    limit = seconds(lambda: one_pass(scores), repeats)[0]
-    same = len(set(answers[-1][1].tolist()) & flat_index(scores, prior))
-    print(
-        f"{name:6} {pairs:5} {rank:3} {t:5g} {'yes' if prior else 'no':>5} {slow * 1e3:9.1f} {fast * 1e3:8.2f} "
-        f"{low * 1e3:6.2f}-{high * 1e3:<7.2f} {slow / fast:6.0f}x {fast / limit:6.1f}x {same:5}",
-        flush=True,
-    )
-    ROWS.append(
-        {"data": name, "pairs": pairs, "rank": rank, "t": t, "prior": bool(prior), "dense_ms": slow * 1e3}
-        | {"fast_ms": fast * 1e3, "ratio": slow / fast, "one_pass_ms": limit * 1e3, "same": same}
-    )
-    return slow / fast
+def shape(case: Case) -> tuple[int, ...]:
+    return (len(case.factors[0]), *(x.shape[-1] for x in case.factors))
 
 
-def growth() -> None:
-    """Time against each size, the others held: VRD's classes, 380 pairs, R = 5, t = 2."""
-    base, times = SIZES["VRD"], {}
-    for label, pairs, rank, times_classes in [
-        *((f"{n} pairs", n, 5, 1) for n in (95, 190, 380, 760, 1520)),
-        *((f"R = {n}", 380, n, 1) for n in (1, 2, 5, 10, 20)),
-        *((f"classes x {n}", 380, 5, n) for n in (1, 2, 4, 8)),
-    ]:
-        scores = factors(pairs, rank, tuple(n * times_classes for n in base), 2.0)
-        times[label] = seconds(lambda: rank_relations(CPTensor(*scores), top=TOP), 15)[0]  # noqa: B023
-    print("\n".join(f"  {label:12} {run * 1e3:8.2f} ms" for label, run in times.items()), flush=True)
+def summary(rows: list[dict[str, Any]], by: tuple[str, ...]) -> None:
+    """Print the ratios of each group: over all its tensors, median, quartiles and least."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    print(f"\n{' '.join(f'{name:>14}' for name in by)}  tensors  exact ms   median  quartiles     least  same")
+    for key, part in groups.items():
+        ratio, exact = [row["ratio"] for row in part], statistics.median(row["exact_ms"] for row in part)
+        low, middle, high = np.quantile(ratio, (0.25, 0.5, 0.75))
+        print(
+            f"{' '.join(f'{value!s:>14}' for value in key)} {len(part):8} {exact:9.3f} {middle:7.1f}x "
+            f" {low:5.1f}-{high:<6.1f} {min(ratio):6.1f}x  {min(row['same'] for row in part):4}",
+            flush=True,
+        )
+
+
+def fixed_cost() -> None:
+    """What a call costs where there is nothing to search."""
+    cp, zero = CPTensor(*(torch.zeros(1, 1, n) for n in (2, 2, 2))), torch.zeros(1)
+    prior = TripletPrior.from_triplets(torch.tensor([[0, 0, 0]]), (2, 2, 2))
+    cost = medians(lambda: rank_relations(cp, prior, zero, zero, top=1), 500)[0]
+    print(f"\nFixed cost of a call with all terms: {cost * 1e3:.3f} ms")
 
 
 def large_vocabulary() -> None:
     sizes = (5000, 500, 5000)
-    prior = sparse_prior(sizes, 1_000_000)
+    SIZES["large"], SEEN["large"] = sizes, 1_000_000
+    print("\n5,000 x 500 x 5,000 classes, 380 pairs, R = 5 (dense: 50 GB per pair in float32; not run):")
     for t in (1.0, 2.0, 4.0):
-        scores = factors(380, 5, sizes, t)
-        for given in (None, prior):
-            run = seconds(lambda: rank_relations(CPTensor(*scores), given, top=TOP), 3)[0]  # noqa: B023
-            print(
-                f"  t = {t:g}, {'1,000,000 seen triplets' if given else 'no prior':24} {run:6.2f} s",
-                flush=True,
-            )
+        for prior in (None, sparse_prior("large")):
+            cp = CPTensor(*synthetic("large", 380, 5, t, None, 0).factors)
+            run = medians(lambda: rank_relations(cp, prior, top=TOP), 3)[0]  # noqa: B023
+            print(f"  t = {t:g}, {'1,000,000 seen triplets' if prior else 'no prior':24} {run:6.3f} s", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, nargs="+", default=[20, 380, 2450])
-    parser.add_argument("--csv", type=Path, help="write the rows there, too")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--pairs", type=int, nargs="+", default=[20, 380])
+    parser.add_argument("--tensors", type=int, default=3, help="random tensors per case")
+    parser.add_argument("--vrd", type=Path, help="VRD's folder with lu2016/objectDetRCNN.mat: the shipped model, too")
+    parser.add_argument("--images", type=int, default=60, help="of these")
+    parser.add_argument("--csv", type=Path, help="write all rows there")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, top {TOP}; times in ms, median (quartiles)")
-    print("data   pairs   R     t prior     dense     fast  quartiles       ratio  limit  same")
-    ratios: dict[int, list[float]] = {}
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, one thread, top {TOP}; CPU times, ratio to the faster dense kernel")
+    rows = []
+    if arguments.vrd:
+        rows += [compare(case) for case in shipped(arguments.vrd, arguments.images)]
     for pairs in arguments.pairs:
         for name in SIZES:
             for rank in (1, 5, 10):
                 for t in (1.0, 2.0, 4.0):
-                    for with_prior in (False, True):
-                        ratios.setdefault(pairs, []).append(compare(name, pairs, rank, t, with_prior))
-    for pairs, found in ratios.items():
-        print(f"{pairs} pairs: median {statistics.median(found):.0f}x, from {min(found):.0f}x to {max(found):.0f}x")
-    print("\nExactly uniform factors (t = 0: all equal, ties by index) and nearly uniform ones, 380 pairs:")
-    for name, sizes in SIZES.items():
-        for with_prior in (False, True):
-            compare(name, 380, 5, 0.0, with_prior, [torch.zeros(380, 5, n) for n in sizes])
-        for t in (0.01, 0.1):
-            compare(name, 380, 5, t, False)
-    print("\nHow time grows, without a prior (VRD's classes, 380 pairs, R = 5, t = 2, one of them changed):")
-    growth()
-    print("\n5,000 x 500 x 5,000 classes, 380 pairs, R = 5 (dense: 50 GB per pair in float32; not run):")
+                    for prior in (None, sparse_prior(name)):
+                        for seed in range(arguments.tensors):
+                            rows.append(compare(synthetic(name, pairs, rank, t, prior, seed)))
+    summary(rows, ("group",))
+    summary(rows, ("group", "data", "prior"))
+    summary(rows, ("group", "rank", "t"))
+    flat = [synthetic(name, 380, 5, t, None, 0) for name in SIZES for t in (0.0, 0.01, 0.1)]
+    print("\nEqual factors (t = 0: ties by index) and nearly equal ones, which bounds prune least, 380 pairs, R = 5:")
+    summary([compare(case) for case in flat], ("t", "data"))
+    fixed_cost()
     large_vocabulary()
     if arguments.csv:
         with arguments.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(ROWS[0]))
+            writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
-            writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in ROWS)
+            writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ Of each run, on the same images of VRD, in this process:
   training, features from memory; and how long an epoch of the training images would take so.
 - features: opening the picture, backbone, RoIAlign (nothing for a run that sees no pixels).
 - heads and ranking: all ordered pairs of the true boxes, the best 100 triplets with prior and P(X_sel), k = 1.
-- exact against dense: the trained tensors of these images, top 100, with ψ_u (exponent 1); the dense way is the tuned
-  one of benchmarks/ranking.py, whose block size is chosen on each image. `same` is the share of entries both found.
+- exact against dense: the trained tensors of these images, top 100, with ψ_u (exponent 1); the dense way is the
+  faster of the two compiled ones of benchmarks/ranking.py. `same` is the share of entries both found.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ import csv
 import statistics
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from ranking import TOP, best_dense, dense_prior, flat_index, seconds
+from ranking import TOP, Case, compare
 
-from polyadic import CPTensor, Detections, TripletPrior, rank_relations
+from polyadic import Detections, TripletPrior
 from polyadic.config.schema import StageConfig
 from polyadic.experiments.runs import OpenRun, open_run
 from polyadic.model.features import PairInputs
@@ -95,17 +94,9 @@ def inference(run: OpenRun, count: int) -> tuple[dict[str, float], list[ScoredBl
 
 def against_dense(kept: list[ScoredBlock], prior: TripletPrior) -> tuple[list[float], float]:
     """dense / exact of each image, and the share of entries that both found."""
-    weight, ratios, same = dense_prior(prior), [], []
-    for scores in kept:
-        factors = [x.float() for x in scores.joint().factors]
-        dense = best_dense(factors, weight)
-        cp = CPTensor(*factors)
-        fast = seconds(partial(rank_relations, cp, prior, top=TOP), 5)[0]
-        slow = seconds(dense, 3)[0]
-        ratios.append(slow / fast)
-        wanted = flat_index(factors, prior)
-        same.append(len(set(dense()[1].tolist()) & wanted) / max(len(wanted), 1))
-    return ratios, statistics.mean(same)
+    cases = [Case("trained", "VRD", None, 0, [x.float() for x in scores.joint().factors], prior) for scores in kept]
+    rows = [compare(case) for case in cases]
+    return [row["ratio"] for row in rows], statistics.mean(row["same"] / TOP for row in rows)
 
 
 def opened(folder: Path, split: str, root: Path) -> OpenRun:

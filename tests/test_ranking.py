@@ -27,7 +27,7 @@ from polyadic.ranking import kernel as kernels
 from polyadic.ranking import rank_relations
 from polyadic.ranking import search as tensors
 from polyadic.ranking.dedup import Dedup
-from polyadic.ranking.search import RankingProblem, Terms, weights_of
+from polyadic.ranking.search import RankingProblem, Terms, Weights, weights_of
 
 
 @CHECKS
@@ -60,13 +60,28 @@ def dense_values(terms: Terms) -> Tensor:
     return total * weight.view(terms.shape[1:])
 
 
-def compiled_search(terms: Terms, k: int | Tensor, top: int) -> tuple[Tensor, Tensor]:
-    keys, weight = terms.keys.numpy(), terms.seen.numpy()
-    seen = kernels.index_by_subject(keys, weight, terms.shape[1:])
-    a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
-    caps = k.numpy() if isinstance(k, Tensor) else k
-    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, seen, caps, top)
-    return torch.from_numpy(value), torch.from_numpy(flat)
+class Compiled:
+    """The compiled search of one problem, and the products that it compares, expanded for all pairs."""
+
+    def __init__(self, cp: CPTensor, log_pair: Tensor, weights: Weights) -> None:
+        self.factors = [x.contiguous().numpy() for x in cp.factors]
+        shift = float(log_pair.max()) if bool((log_pair > -math.inf).any()) else 0.0
+        self.weight = (log_pair - shift).exp().numpy()
+        keys, log_seen = weights.keys.numpy(), weights.log_seen.numpy()
+        self.seen = kernels.index_seen(keys, log_seen, weights.log_rest, cp.sizes)
+        a, b, c = (torch.empty(x.shape, dtype=torch.float64) for x in self.factors)
+        gain, peaks = a[..., 0].clone(), kernels.find_peaks(*self.factors)
+        for pair, weight in enumerate(self.weight):
+            expanded = (x[pair].numpy() for x in (a, b, c, gain))
+            kernels.expand_pair(*self.factors, pair, weight, peaks, *expanded)
+        seen = torch.from_numpy(self.seen.weight[np.argsort(self.seen.key)])
+        log_scale = shift + weights.log_best
+        self.terms = Terms(a, b, c, gain, weights.keys, seen, self.seen.rest, log_scale, logs=False)
+
+    def search(self, k: int | Tensor, top: int) -> tuple[Tensor, Tensor]:
+        caps = torch.as_tensor(k).expand(len(self.weight)).contiguous().numpy()
+        value, flat = kernels.search(*self.factors, self.weight, self.seen, caps, top)
+        return torch.from_numpy(value), torch.from_numpy(flat)
 
 
 @CHECKS
@@ -76,14 +91,14 @@ def test_both_searches_equal_the_sorted_products_bit_for_bit_with_ties_by_index(
     prior = data.draw(priors(cp))
     exponent = data.draw(st.sampled_from([1.0, 0.5] if prior is None or not prior.smoothing else [1.0, 0.5, -1.0]))
     pair = pair_weights(cp, data.draw(st.integers(0, 99)))
-    terms = RankingProblem(cp, pair, weights_of(prior, exponent, cp.device)).terms(logs=False)
+    compiled = Compiled(cp, pair, weights_of(prior, exponent, cp.device))
+    terms = compiled.terms
     most = math.prod(terms.shape)
     k, top = data.draw(CAPS) or most, min(data.draw(TOPS), most)
     values = dense_values(terms)
     expected = ranked(torch.where(values > 0, values, -math.inf), k, top)
     index = [int(np.ravel_multi_index(x[1:], terms.shape)) for x in expected]
-    for search in (compiled_search, tensors.search):
-        value, flat = search(terms, min(k, top), top)
+    for value, flat in (compiled.search(min(k, top), top), tensors.search(terms, min(k, top), top)):
         assert flat.tolist() == index
         assert value.tolist() == [x[0] for x in expected]
 
@@ -93,7 +108,8 @@ def test_both_searches_equal_the_sorted_products_bit_for_bit_with_ties_by_index(
 def test_both_searches_respect_caps_per_pair_bit_for_bit(data: st.DataObject) -> None:
     cp = data.draw(tensors_of_pairs())
     weights = weights_of(data.draw(priors(cp)), 1.0, cp.device)
-    terms = RankingProblem(cp, pair_weights(cp, data.draw(st.integers(0, 99))), weights).terms(logs=False)
+    compiled = Compiled(cp, pair_weights(cp, data.draw(st.integers(0, 99))), weights)
+    terms = compiled.terms
     caps = torch.tensor([data.draw(st.sampled_from([1, 2, 5, 17, 40])) for _ in range(terms.shape[0])])
     top = data.draw(st.sampled_from([1, 3, 10, 40]))
     values = dense_values(terms).flatten(1)
@@ -102,9 +118,42 @@ def test_both_searches_respect_caps_per_pair_bit_for_bit(data: st.DataObject) ->
         own = sorted((-value, pair * values.shape[1] + at) for at, value in enumerate(values[pair].tolist()) if value)
         entries += own[:cap]
     expected = sorted(entries)[:top]
-    for search in (compiled_search, tensors.search):
-        value, flat = search(terms, caps.clamp_max(top), top)
+    caps = caps.clamp_max(top)
+    for value, flat in (compiled.search(caps, top), tensors.search(terms, caps, top)):
         assert list(zip((-value).tolist(), flat.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rank", [1, 2, 5, 11])
+@pytest.mark.parametrize("t", [0.0, 0.1, 1.0, 4.0, 40.0])
+def test_the_compiled_search_is_exact_at_sizes_that_fill_vectors(rank: int, t: float, dtype: torch.dtype) -> None:
+    sizes, generator = (37, 21, 45), torch.Generator().manual_seed(rank)
+    cp = CPTensor(*((torch.randn(7, rank, n, generator=generator) * t).to(dtype) for n in sizes))
+    seen = torch.stack([torch.randint(n, (900,), generator=generator) for n in sizes], -1)
+    counts = torch.rand(900, generator=generator).pow(-1).clamp(max=5000).round()
+    prior = TripletPrior.from_triplets(seen, sizes, counts=counts)
+    for exponent in (0.0, 1.0, 0.15, -0.5):
+        compiled = Compiled(cp, pair_weights(cp, rank), weights_of(prior, exponent, cp.device))
+        values = dense_values(compiled.terms).flatten(1)
+        for cap, top in ((100, 100), (400, 400), (3, 20), (1, 5)):
+            best, place = values.sort(dim=1, descending=True, stable=True)
+            flat = (place + torch.arange(7)[:, None] * values.shape[1])[:, :cap].flatten()
+            best, order = best[:, :cap].flatten().sort(descending=True, stable=True)
+            kept = best[:top] > 0
+            value, index = compiled.search(cap, top)
+            assert index.tolist() == flat[order][:top][kept].tolist()
+            assert value.tolist() == best[:top][kept].tolist()
+
+
+def test_the_exponentials_of_the_compiled_search_are_accurate() -> None:
+    x = -np.concatenate([np.linspace(0, 87, 100_001), np.geomspace(1e-300, 1, 1000)])
+    exact = np.exp(x)
+    assert np.abs(np.array([kernels._exp(y) for y in x]) / exact - 1).max() < 5e-16
+    single = x.astype(np.float32)
+    found = np.array([kernels._exp_32(y) for y in single])
+    assert np.abs(found / np.exp(single.astype(np.float64)) - 1).max() < 1e-5
+    assert [kernels._exp(y) for y in (0.0, -0.0, -709.0, -math.inf)] == [1, 1, 0, 0]
+    assert kernels._exp_32(np.float32(-math.inf)) < 1e-37  # an upper bound: not 0
 
 
 @CHECKS
@@ -128,10 +177,10 @@ def test_the_search_in_logs_equals_the_sorted_dense_tensor(data: st.DataObject) 
 def test_the_torch_search_in_small_blocks_gives_the_same(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     cp = CPTensor(*(torch.randn(30, 3, n, generator=generator) for n in (12, 7, 9)))
-    terms = RankingProblem(cp, torch.zeros(30).double(), weights_of(None, 1.0, cp.device)).terms(logs=False)
-    expected = [x.tolist() for x in compiled_search(terms, 5, 60)]
+    compiled = Compiled(cp, torch.zeros(30).double(), weights_of(None, 1.0, cp.device))
+    expected = [x.tolist() for x in compiled.search(5, 60)]
     monkeypatch.setattr(tensors, "_BLOCK", blocks)
-    assert [x.tolist() for x in tensors.search(terms, 5, 60)] == expected
+    assert [x.tolist() for x in tensors.search(compiled.terms, 5, 60)] == expected
 
 
 # The stated rule for ties, and the adversaries by name.

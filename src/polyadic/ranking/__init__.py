@@ -7,7 +7,8 @@ Paper: Modeling missing annotations.
 The factors are non-negative, so the peaks of one factor bound what the others can reach, and nearly all pairs,
 subjects and (subject, predicate) cells are pruned unseen; ψ_u is sparse + constant, so seen triplets and the rest
 are bounded separately. `kernel` searches on the CPU, `search` on a GPU and wherever float64 would underflow; both
-return the list that sorting the dense tensor would.
+return the list that sorting the dense tensor would. The checks run on NumPy views, and what depends on the prior alone
+is kept with it: an image of few pairs takes a tenth of a millisecond.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from polyadic.boxes import ordered_pairs
 from polyadic.cp import CPTensor, require_tensor
-from polyadic.prior import SparsePrior
+from polyadic.prior import SparsePrior, TripletPrior
 from polyadic.ranking import search as tensors
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
-from polyadic.ranking.search import SAFE, RankingProblem, Terms, Weights, Workspace, weights_of
+from polyadic.ranking.search import SAFE, RankingProblem, Weights, weights_of
 from polyadic.structures.relations import TERMS, Relations
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
-    from polyadic.ranking.kernel import SubjectIndex
-
-_WORKSPACE = Workspace()
+    from polyadic.ranking.kernel import SeenIndex
 
 
 class RankedTriplet(NamedTuple):
@@ -231,38 +232,54 @@ def rank_relations(
             f"got k_unit={k_unit!r} {'with' if labels is not None else 'without'} labels"
         )
     _check_names(cp, prior, vocabulary)
-    B, triplets_per_pair = cp.batch_shape[0], math.prod(cp.sizes)
+    B, sizes = len(cp.subject), cp.sizes
+    triplets_per_pair = math.prod(sizes)
     caps, top = _caps(k, B, triplets_per_pair), _positive(top, "top")
 
     with torch.no_grad():
         home = cp.device
         work = torch.device("cpu") if home.type == "mps" else home  # MPS has no float64
-        selected = _weighted(log_selected, "log_selected", selected_exponent, B).to(work)
-        boxes = _weighted(log_boxes, "log_boxes", boxes_exponent, B).to(work)
-        weights = weights_of(prior, prior_exponent, work)
-        _check_weights(weights, triplets_per_pair)
-        problem = RankingProblem(cp if work == home else cp.to(work), selected + boxes, weights)
+        selected = _weighted(log_selected, "log_selected", selected_exponent, B)
+        boxes = _weighted(log_boxes, "log_boxes", boxes_exponent, B)
+        prepared = _prepare(prior, prior_exponent, sizes, work)
+        log_pair = torch.from_numpy(selected + boxes).to(work)
+        problem = RankingProblem(cp if work == home else cp.to(work), log_pair, prepared.weights)
         if labels is not None:
             search = _label_search(problem, _checked_labels(labels, cp, work))
-            caps = caps.clamp_max(cp.sizes[1])
+            caps = caps.clamp_max(sizes[1])
         else:
-            search = _triplet_search(problem, None if prior_exponent == 0 else prior, prior_exponent)
+            search = _triplet_search(problem, prepared)
         if dedup is None:
             score, flat = search(caps, top)
             repeat = torch.zeros_like(score)
         else:
             score, flat, repeat = deduplicate(search, dedup, triplets_per_pair, caps, top)
-        pair, key = flat // triplets_per_pair, flat % triplets_per_pair
-        _, P, O = cp.sizes
-        triplet = torch.stack([key // (P * O), key // O % P, key % O], -1)
-        log_prior, selected, boxes = weights.at(key), selected[pair], boxes[pair]
-        others = log_prior + selected + boxes + repeat
-        precise = not len(pair) or float(others.min()) > -1e6  # else the difference would lose the digits of ψ_c
-        log_cp = score - others if precise else _log_cp(problem.cp, pair, triplet)
-        ranking = Ranking(pair, triplet, score, log_cp, log_prior, selected, boxes, repeat, vocabulary)
-        if work == home:
-            return ranking
-        return ranking.map(lambda x: (x.float() if x.is_floating_point() else x).to(home))
+        return _ranking(problem.cp, (score, flat, repeat), selected, boxes, prepared, vocabulary, home)
+
+
+def _ranking(
+    cp: CPTensor,
+    entries: tuple[Tensor, Tensor, Tensor],
+    selected: NDArray[np.float64],
+    boxes: NDArray[np.float64],
+    prepared: _Prepared,
+    vocabulary: Vocabulary | None,
+    device: torch.device,
+) -> Ranking:
+    """Look up the terms of the log-scores, flat indices and penalties that were found."""
+    from polyadic.ranking import kernel
+
+    score, flat, repeat = (x.cpu() for x in entries)
+    arrays = (x.numpy() for x in (flat, score, repeat))
+    *columns, least = kernel.describe(*arrays, selected, boxes, cp.sizes, *prepared.host)
+    pair, triplet, terms = (torch.from_numpy(x) for x in columns)
+    log_cp, log_prior, log_selected, log_boxes = terms
+    if least < -1e6:  # the difference would lose the digits of ψ_c
+        log_cp = _log_cp(cp, pair.to(cp.device), triplet.to(cp.device)).cpu()
+    ranking = Ranking(pair, triplet, score, log_cp, log_prior, log_selected, log_boxes, repeat, vocabulary)
+    if device.type == "cpu":
+        return ranking
+    return ranking.map(lambda x: (x.float() if device.type == "mps" and x.is_floating_point() else x).to(device))
 
 
 def _log_cp(cp: CPTensor, pair: Tensor, triplet: Tensor) -> Tensor:
@@ -275,7 +292,8 @@ def _log_cp(cp: CPTensor, pair: Tensor, triplet: Tensor) -> Tensor:
 
 
 def _check_types(cp: CPTensor, prior: SparsePrior | None, dedup: Dedup | None) -> None:
-    if not isinstance(cp, CPTensor) or not isinstance(prior, SparsePrior | None) or not isinstance(dedup, Dedup | None):
+    known = isinstance(prior, TripletPrior | None | SparsePrior)  # in this order: a protocol is slow to check
+    if not isinstance(cp, CPTensor) or not known or not isinstance(dedup, Dedup | None):
         raise PolyadicError(
             f"rank_relations: expected a CPTensor, a TripletPrior or None, and a Dedup or None, "
             f"got {type(cp).__name__}, {type(prior).__name__} and {type(dedup).__name__}"
@@ -343,22 +361,24 @@ def _caps(k: SupportsIndex | Tensor | None, pairs: int, most: int) -> Tensor:
     return k.cpu().long().clamp_max(most)
 
 
-def _weighted(log_probability: Tensor | None, name: str, exponent: float, pairs: int) -> Tensor:
-    """Multiply log-probabilities by their exponent, [B] in float64 on the CPU; 0 without any."""
+def _weighted(log_probability: Tensor | None, name: str, exponent: float, pairs: int) -> NDArray[np.float64]:
+    """Multiply log-probabilities by their exponent, [B]; 0 without any."""
     if log_probability is None:
-        return torch.zeros(pairs, dtype=torch.float64)
+        return np.zeros(pairs)
     if require_tensor(log_probability, f"rank_relations: {name}").shape != (pairs,):
         raise PolyadicError(
             f"rank_relations: {name} must be one number per pair [{pairs}], got {list(log_probability.shape)}"
         )
-    log = log_probability.cpu().double()
-    weighted = log * exponent if exponent else torch.zeros_like(log)  # 0 · -inf is 0: the term is left out
-    wrong = ~(log <= 1e-6) | (weighted == math.inf)  # NaN is not below
-    if bool(wrong.any()):
-        bad = int(wrong.nonzero()[0, 0])
+    log = log_probability.detach().cpu().double().numpy()
+    weighted = log * exponent if exponent else np.zeros(pairs)  # 0 · -inf is 0: the term is left out
+    good = log <= 1e-6  # NaN is not below
+    if exponent < 0:
+        good &= weighted < math.inf
+    if not good.all():
+        bad = int(good.argmin())
         raise PolyadicError(
             f"rank_relations: {name} must be the logarithm of a probability, at most 0, with a finite product with its "
-            f"exponent; pair {bad} has {float(log[bad])}"
+            f"exponent; pair {bad} has {log[bad]}"
         )
     return weighted
 
@@ -378,27 +398,81 @@ def _checked_labels(labels: Tensor, cp: CPTensor, device: torch.device) -> Tenso
     return labels.to(device).long()
 
 
-def _triplet_search(problem: RankingProblem, prior: SparsePrior | None, exponent: float) -> Search:
-    """Search all triplets: linear and fast, or in logs where float64 would underflow."""
-    B, triplets_per_pair = problem.cp.batch_shape[0], math.prod(problem.cp.sizes)
+class _Prepared(NamedTuple):
+    """ψ_u^a as the searches need it, and the tensors that it was computed from."""
 
-    on_cpu, device = problem.log_pair.is_cpu, problem.log_pair.device
-    terms = problem.terms(logs=False, workspace=_WORKSPACE if on_cpu else None)
+    weights: Weights
+    host: tuple[NDArray[np.int64], NDArray[np.float64], float]  # the same on the CPU
+    seen: SeenIndex | None  # for the CPU
+    log_best: float
+    source: tuple[Tensor, Tensor] | None
+
+
+# By prior, then by exponent and device.
+_PREPARED: WeakKeyDictionary[SparsePrior, dict[tuple[float, torch.device], _Prepared]] = WeakKeyDictionary()
+_KEPT = 8  # per prior
+
+
+def _prepare(
+    prior: SparsePrior | None, exponent: float, sizes: tuple[int, int, int], device: torch.device
+) -> _Prepared:
+    """Compute ψ_u^exponent once per prior; again if the prior has other tensors by now."""
+    if prior is None or exponent == 0:
+        return _prepare_constant(sizes, device)
+    try:
+        kept = _PREPARED.setdefault(prior, {})
+    except TypeError:  # a user's prior that has no weak references
+        kept = {}
+    ready = kept.get((exponent, device))
+    if (
+        ready is None
+        or ready.source is None
+        or ready.source[0] is not prior.keys
+        or ready.source[1] is not prior.log_seen
+    ):
+        if len(kept) >= _KEPT:
+            kept.clear()
+        with torch.inference_mode(False):  # for later calls, perhaps outside
+            ready = kept[exponent, device] = _prepared(prior, exponent, sizes, device)
+    return ready
+
+
+@cache
+def _prepare_constant(sizes: tuple[int, int, int], device: torch.device) -> _Prepared:
+    with torch.inference_mode(False):
+        return _prepared(None, 0.0, sizes, device)
+
+
+def _prepared(
+    prior: SparsePrior | None, exponent: float, sizes: tuple[int, int, int], device: torch.device
+) -> _Prepared:
+    weights = weights_of(prior, exponent, device)
+    _check_weights(weights, math.prod(sizes))
+    host = weights.keys.cpu().numpy(), weights.log_seen.cpu().numpy(), weights.log_rest
+    seen = None
+    if device.type == "cpu":
+        from polyadic.ranking.kernel import index_seen
+
+        seen = index_seen(*host, sizes)
+    return _Prepared(weights, host, seen, weights.log_best, None if prior is None else (prior.keys, prior.log_seen))
+
+
+def _triplet_search(problem: RankingProblem, prepared: _Prepared) -> Search:
+    """Search all triplets: linear and fast, or in logs where float64 would underflow."""
+    B, triplets_per_pair, device = len(problem.log_pair), math.prod(problem.cp.sizes), problem.log_pair.device
+    linear = _compiled(problem, prepared) if prepared.seen else _torch(problem)
 
     def search(k: Tensor, top: int) -> tuple[Tensor, Tensor]:
         most = min(top, int(k.sum()))
         if most == 0:
             return torch.empty(0).to(problem.log_pair), torch.empty(0, dtype=torch.long, device=device)
         k = k.to(device).clamp_max(most)
-        if on_cpu:
-            value, flat = _compiled(terms, prior, problem.weights, k=k, top=most, falling=exponent > 0)
-        else:
-            value, flat = tensors.search(terms, k, most)
+        value, flat, log_scale = linear(k, most)
         if len(value) == most and float(value[-1]) >= SAFE:
-            return terms.log_score(value), flat
+            return value.log() + log_scale, flat
         # Too few, or too small to be trusted: search the pairs that lack entries again in logs.
         value, flat = value[value >= SAFE], flat[value >= SAFE]
-        score, counts = terms.log_score(value), torch.bincount(flat // triplets_per_pair, minlength=B)
+        score, counts = value.log() + log_scale, torch.bincount(flat // triplets_per_pair, minlength=B)
         short = (counts < k) & (problem.log_pair > -math.inf)
         part = short.nonzero()[:, 0]
         again = RankingProblem(problem.cp[part], problem.log_pair[part], problem.weights).terms(logs=True)
@@ -408,6 +482,31 @@ def _triplet_search(problem: RankingProblem, prior: SparsePrior | None, exponent
         return _sorted(torch.cat([score[enough], again.log_score(more)]), torch.cat([flat[enough], place]), most)
 
     return search
+
+
+# A search in float64: k [B] and top to values, flat indices and the log of the values' unit.
+_Linear = Callable[[Tensor, int], tuple[Tensor, Tensor, float]]
+
+
+def _torch(problem: RankingProblem) -> _Linear:
+    terms = problem.terms(logs=False)
+    return lambda k, top: (*tensors.search(terms, k, top), terms.log_scale)
+
+
+def _compiled(problem: RankingProblem, prepared: _Prepared) -> _Linear:
+    from polyadic.ranking import kernel
+
+    factors = [x.detach().contiguous().numpy() for x in problem.cp.factors]
+    log_pair = problem.log_pair.numpy()
+    scale = float(log_pair.max(initial=-math.inf))
+    scale = scale if scale > -math.inf else 0.0
+    pair_weight = np.exp(log_pair - scale)
+
+    def linear(k: Tensor, top: int) -> tuple[Tensor, Tensor, float]:
+        value, flat = kernel.search(*factors, pair_weight, prepared.seen, k.numpy(), top)
+        return torch.from_numpy(value), torch.from_numpy(flat), scale + prepared.log_best
+
+    return linear
 
 
 def _sorted(score: Tensor, flat: Tensor, top: int) -> tuple[Tensor, Tensor]:
@@ -437,24 +536,3 @@ def _label_search(problem: RankingProblem, labels: Tensor) -> Search:
         return _sorted(best[inside], index[inside], top)
 
     return search
-
-
-# The seen triplets of a prior in the kernel's order, which depends on the exponent's sign: built once per prior.
-_INDEX: WeakKeyDictionary[SparsePrior, dict[bool, SubjectIndex]] = WeakKeyDictionary()
-
-
-def _compiled(
-    terms: Terms, prior: SparsePrior | None, weights: Weights, *, k: Tensor, top: int, falling: bool
-) -> tuple[Tensor, Tensor]:
-    from polyadic.ranking import kernel as kernels
-
-    a, b, c, gain = (x.numpy() for x in (terms.a, terms.b, terms.c, terms.gain))
-    keys, weight = terms.keys.numpy(), terms.seen.numpy()
-    try:
-        index = {} if prior is None else _INDEX.setdefault(prior, {})
-    except TypeError:  # a user's prior that has no weak references
-        index = {}
-    if falling not in index:
-        index[falling] = kernels.index_by_subject(keys, weights.log_seen.numpy(), terms.shape[1:])
-    value, flat = kernels.best_entries(a, b, c, gain, terms.rest, keys, weight, index[falling], k.numpy(), top)
-    return torch.from_numpy(value), torch.from_numpy(flat)

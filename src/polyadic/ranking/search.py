@@ -8,11 +8,9 @@ bound that replaces a factor by its peak just leaves it out, and `log_score = lo
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,24 +48,6 @@ def weights_of(prior: SparsePrior | None, exponent: float, device: torch.device)
     return Weights(keys, prior.log_seen.to(device).double() * exponent, prior.log_rest * exponent)
 
 
-class Workspace(threading.local):
-    """Memory for the factors of one image, kept for the next: fresh pages would cost as much as the exponentials."""
-
-    _MOST = 1 << 23  # numbers: 64 MB; larger images get memory of their own
-
-    def __init__(self) -> None:
-        self._memory = np.empty(0)  # not a tensor: one made in inference mode could not be used outside
-
-    def take(self, size: int) -> Tensor:
-        """Return uninitialised float64 numbers on the CPU, valid until the next call."""
-        memory = self._memory
-        if size > len(memory):
-            memory = np.empty(size)
-            if size <= self._MOST:
-                self._memory = memory
-        return torch.from_numpy(memory[:size])
-
-
 @dataclass(frozen=True, eq=False)
 class RankingProblem:
     """One image: factors of B pairs, the log-weight of each pair, and the weights of the triplets."""
@@ -76,24 +56,13 @@ class RankingProblem:
     log_pair: Tensor  # [B], b log P(X_sel) + c log P(B_s, B_o | I)
     weights: Weights
 
-    def terms(self, logs: bool, workspace: Workspace | None = None) -> Terms:
-        """Compute the factors of the score, linear (fast, underflows) or in logs (never underflows).
-
-        With a workspace, they live in its memory, until its next use.
-        """
+    def terms(self, logs: bool) -> Terms:
+        """Compute the factors of the score, linear (fast, underflows) or in logs (never underflows)."""
         factors = self.cp.factors
         lowest = torch.finfo(factors[0].dtype).min
         peaks = [x.amax(-1, keepdim=True).clamp_min(lowest).double() for x in factors]  # [B, R, 1]
-        sizes = [x.numel() for x in factors]
-        if workspace is None:
-            flat = torch.empty(sum(sizes), dtype=torch.float64, device=self.cp.device)
-        else:
-            flat = workspace.take(sum(sizes))
-        scaled = [part.view(x.shape) for part, x in zip(flat.split(sizes), factors, strict=True)]
-        for y, x, peak in zip(scaled, factors, peaks, strict=True):
-            y.copy_(x).sub_(peak)
-        exps = flat.exp() if logs else flat.exp_()  # of all three at once
-        linear = [part.view(x.shape) for part, x in zip(exps.split(sizes), factors, strict=True)]
+        scaled = [x - peak for x, peak in zip(factors, peaks, strict=True)]
+        linear = [x.exp() for x in scaled]
         height = (peaks[0] + peaks[1] + peaks[2])[..., 0]  # [B, R]
         mass = (linear[0].sum(-1) * linear[1].sum(-1) * linear[2].sum(-1)).log()  # [B, R]
         gain = height - (height + mass).logsumexp(-1, keepdim=True)  # log of each component's peak in ψ_c

@@ -17,6 +17,7 @@ from scipy.io import savemat
 from polyadic.io.published import from_coco_results, from_motifs
 from polyadic.io.records import read_detections, read_relations
 from polyadic.structures.detections import Detections
+from polyadic.structures.labels import Synonyms
 from polyadic.structures.vocabulary import PolyadicWarning, Vocabulary
 
 NAMES = Vocabulary(objects=("person", "horse", "hat é"), predicates=("ride", "wear"))
@@ -60,7 +61,7 @@ def test_relations_of_lu_et_al_have_classes_from_zero_and_one_box_per_detection(
     assert first.boxes[first.pairs[2, 0]].tolist() == [9, 9, 200, 200]
     assert len({int(row) for row in first.pairs[:, 1]}) == 1  # the object's label is the object's
     assert len(first.boxes) == 3
-    boxes, none = read_detections(tmp_path / "objectDetRCNN.mat", NAMES)
+    boxes, none = read_detections(tmp_path / "objectDetRCNN.mat", NAMES, Synonyms({"x": NAMES.objects[0]}))
     assert (boxes.labels.tolist(), boxes.scores.tolist(), len(none)) == ([2], [0.25], 0)
 
 

@@ -369,7 +369,6 @@ def _items(
     """Pair photos with the given boxes, if any; without photos, list all images of the file of boxes."""
     from polyadic.experiments.photos import Item, match_detections
     from polyadic.io.records import read_detections
-    from polyadic.structures.labels import Synonyms
 
     if detections is None:
         if model.detector is None:
@@ -380,8 +379,6 @@ def _items(
         return [Item(str(path), path) for path in photos]
     if not photos and "pixels" in model.config.sources:
         raise PolyadicError("PATHS are missing: this model sees pixels, so name the photos of --detections")
-    if isinstance(mapping, Synonyms) and detections.suffix == ".mat":
-        mapping = None  # Lu's files number VRD's classes
     given = list(read_detections(detections, model.vocabulary, mapping, unknown=unknown, categories=categories))
     if photos:
         return match_detections(photos, {boxes.image: boxes for boxes in given})

@@ -33,7 +33,15 @@ from polyadic.io.published import coco_images, located, read_lu_detections, read
 from polyadic.io.store import read_tensors, write_tensors
 from polyadic.structures.detections import Detections, assemble
 from polyadic.structures.images import path_ends
-from polyadic.structures.labels import UNKNOWN, LabelReader, NameMapping, UnknownPolicy, read_file, warn_dropped
+from polyadic.structures.labels import (
+    UNKNOWN,
+    LabelReader,
+    NameMapping,
+    Synonyms,
+    UnknownPolicy,
+    read_file,
+    warn_dropped,
+)
 from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -258,7 +266,7 @@ def _encode(triplets: Sequence[tuple[str, str, str]], vocabulary: Vocabulary) ->
 
 def _read_images(path: Path, reader: LabelReader, categories: Any) -> Iterator[Detections]:
     if path.suffix == ".mat":
-        if reader.mapping is not None:
+        if reader.mapping is not None and not isinstance(reader.mapping, Synonyms):
             raise PolyadicError(f"{path.name}: Lu's files number their classes, so no mapping of names applies")
         yield from read_lu_detections(path, reader.vocabulary)
     elif path.suffix == ".safetensors":

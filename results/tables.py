@@ -29,6 +29,9 @@ _LABELS = {
     "cross-fitted": "**ours, cross-fitted**",
     "plain, mean of the seeds' models": "ours, plain, three models as one (rank 30)",
     "cross-fitted, mean of the seeds' models": "ours, cross-fitted, three models as one (rank 30)",
+    "Lang. Cues, Lu's proposals": "Language Cues (Plummer et al. 2017)",
+    "VRD, Lu's proposals": "Lu et al. 2016",
+    "LargeVRU, Lu's proposals": "LargeVRU (Zhang et al. 2019)",
     "the paper, Lu's proposals": "the paper (VGG16 pixels)",
 }
 
@@ -79,6 +82,22 @@ def misses() -> str:
         for top in (50, 100)
     ]
     return _table(["k = 10, percent of the ground truths", *shares(rows, "plain", 10, 50)], body)
+
+
+def photos() -> str:
+    """The pretrained model from photos alone, beside Lu's boxes."""
+    with (ROOT / "results" / "photos.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    value = {(row["boxes"], row["measure"]): float(row["value"]) for row in rows}
+    columns = [(task, k) for task in ("relationship", "phrase") for k in (1, 10)]
+    head = ["R@50 / R@100", *(f"{task} k = {k}" for task, k in columns)]
+    head += ["boxes per image", "on annotated objects", "AP50"]
+    body = []
+    for boxes in dict.fromkeys(row["boxes"] for row in rows):
+        cells = [" / ".join(f"{value[boxes, f'{task} k = {k} R@{n}']:.2f}" for n in (50, 100)) for task, k in columns]
+        about = [value[boxes, name] for name in ("boxes per image", "on annotated objects", "AP50")]
+        body.append([boxes, *cells, f"{about[0]:.1f}", f"{about[1]:.0f}%", f"{about[2]:.1f}"])
+    return _table(head, body)
 
 
 def speed() -> str:
@@ -142,6 +161,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "vrd-pixels-predicates": partial(_ablation, PREDICATES),
     "vrd-lu-pixels": lambda: _recalls(headline_lines(read_rows(BOTH))),
     "vrd-speed": speed,
+    "photos": photos,
 }
 
 

@@ -151,17 +151,10 @@ def test_the_toy_page_quotes_the_ablation_of_the_drawn_world(unchecked: None) ->
     assert f"{truth:.2f} for the true distribution, and {product:.2f} for the product of its marginals" in flat
 
 
-def test_the_benchmarks_page_quotes_evaluation_as_measured() -> None:
-    text = " ".join((ROOT / "docs" / "benchmarks.md").read_text().split())
+def test_the_common_evaluation_is_twenty_times_the_plain_loop() -> None:
     with (ROOT / "results" / "evaluation.csv").open() as file:
         rows = {row["case"]: row for row in csv.DictReader(file)}
-    stream, table, one = rows["streaming"], rows["the table of 12"], rows["relationship at three N"]
-    for name in ("loop", "tuned loop"):
-        quoted = [f"{float(row[f'{name} ratio']):.0f}x" for row in (table, one)]
-        assert f"| {name} | {quoted[0]} | {quoted[1]} |" in text
-    assert f"{float(table['images per second']):,.0f} images per second" in text
-    assert f"{int(stream['images']):,} made-up images stream through" in text
-    assert f"with {float(stream['memory growth MB']):.1f} MB more memory at the end" in text
+    assert float(rows["relationship at three N"]["loop ratio"]) >= 20
 
 
 def test_the_examples_of_the_documents_work_together(

@@ -12,16 +12,20 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
+
+from scipy.stats import ttest_1samp
 
 from polyadic.config import PRESETS
-from polyadic.experiments.results import Cell, TableLine, read_rows
+from polyadic.experiments.results import FREE, Cell, TableLine, read_rows, select
 from polyadic.experiments.table1 import FIXED, shares
 from polyadic.experiments.table1 import headline as headline_lines
 from polyadic.experiments.table1 import ingredients as ingredient_lines
-from polyadic.experiments.table4 import ALL, OURS, PHRASES, PREDICATES, table4
+from polyadic.experiments.table4 import ALL, MODEL, OURS, PHRASES, PREDICATES, table4
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/predict.md", "docs/vrd.md", "src/polyadic/pretrained/vrd-boxes/CARD.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/predict.md", "docs/vrd.md")
+DOCUMENTS = (*PAGES, "src/polyadic/pretrained/vrd-boxes/CARD.md")
 BOXES, PIXELS, BOTH = (ROOT / "results" / f"{name}.csv" for name in ("vrd-boxes", "vrd-ablation", "vrd-lu-pixels"))
 _BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _LABELS = {
@@ -29,6 +33,9 @@ _LABELS = {
     "cross-fitted": "**ours, cross-fitted**",
     "plain, mean of the seeds' models": "ours, plain, three models as one (rank 30)",
     "cross-fitted, mean of the seeds' models": "ours, cross-fitted, three models as one (rank 30)",
+    "Lang. Cues, Lu's proposals": "Language Cues (Plummer et al. 2017)",
+    "VRD, Lu's proposals": "Lu et al. 2016",
+    "LargeVRU, Lu's proposals": "LargeVRU (Zhang et al. 2019)",
     "the paper, Lu's proposals": "the paper (VGG16 pixels)",
 }
 
@@ -47,7 +54,7 @@ def in_short() -> str:
     recipe, best = (_recalls_of(pixels[label + ALL]) for label in ("Rank-5 w/ X_sel & prior^0.5", OURS))
     for name, *cells in zip(("free k", "k = 1"), published, recipe, best, strict=True):
         body.append([f"phrase classification, {name}", *cells])
-    return _table(["R@50 / R@100", "the paper", "its recipe, here", "ours"], body)
+    return _table(["R@50 / R@100", "the paper", "its recipe, adapted", "ours"], body)
 
 
 def _headline(leave_out: str = "better proposals", **options: str) -> str:
@@ -81,6 +88,39 @@ def misses() -> str:
     return _table(["k = 10, percent of the ground truths", *shares(rows, "plain", 10, 50)], body)
 
 
+def photos() -> str:
+    """The pretrained model from photos alone, beside Lu's boxes."""
+    with (ROOT / "results" / "photos.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    value = {(row["boxes"], row["measure"]): float(row["value"]) for row in rows}
+    columns = [(task, k) for task in ("relationship", "phrase") for k in (1, 10)]
+    head = ["R@50 / R@100", *(f"{task} k = {k}" for task, k in columns)]
+    head += ["boxes per image", "on annotated objects", "AP50"]
+    body = []
+    for boxes in dict.fromkeys(row["boxes"] for row in rows):
+        cells = [" / ".join(f"{value[boxes, f'{task} k = {k} R@{n}']:.2f}" for n in (50, 100)) for task, k in columns]
+        about = [value[boxes, name] for name in ("boxes per image", "on annotated objects", "AP50")]
+        body.append([boxes, *cells, f"{about[0]:.1f}", f"{about[1]:.0f}%", f"{about[2]:.1f}"])
+    return _table(head, body)
+
+
+def evaluation() -> str:
+    """Speed-ups over the loops, images per second, memory."""
+    with (ROOT / "results" / "evaluation.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    body = []
+    for row in sorted(rows, key=lambda row: row["case"] == "streaming"):
+        cells = []
+        for name in ("loop", "tuned loop"):
+            ratios = [row[f"{name} ratio{word}"] for word in ("", " least", " most")]
+            median, least, most = (f"{float(ratio):.0f}x" if ratio else "" for ratio in ratios)
+            cells.append(f"**{median}** ({least} to {most})" if median else "")
+        memory = f"{float(row['memory growth MB']):.1f} MB" if row["memory growth MB"] else ""
+        rate = f"{float(row['images per second']):,.0f}"
+        body.append([row["case"], f"{int(row['images']):,}", *cells, rate, memory])
+    return _table(["", "images", "faster than the loop", "than the tuned loop", "images per second", "memory"], body)
+
+
 def speed() -> str:
     """Milliseconds per image, beside the paper's."""
     with (ROOT / "results" / "vrd-speed.csv").open() as file:
@@ -110,6 +150,43 @@ def _ablation(task: str) -> str:
         if line.paper is not None:
             body.append([*_papers(line), "", "", ""])
     head = ["R@50 / R@100", "free k", "k = 1", "held-out loss", "all pictures: free k", "all pictures: k = 1"]
+    return _table(head, body)
+
+
+_PARTS = {
+    "ψ_c": "psi_c",
+    "ψ_c, P(X_sel)": "psi_c + selected",
+    "ψ_c, P(X_sel), ψ_u (the paper's)": "psi_c + selected + prior",
+    "ψ_c, P(X_sel), ψ_u^0.5": "psi_c + selected + tempered prior",
+}
+
+
+def differences(name: str, parts: str, k: str, top: int) -> list[float]:
+    """Recall of rank 5 minus that of rank 1 in phrase classification, one number per seed."""
+    rows = select(read_rows(ROOT / "results" / f"{name}.csv"), what=MODEL, task=PHRASES, parts=parts, k=k, N=top)
+    one, five = ({row.seed: row.recall or 0.0 for row in select(rows, rank=rank)} for rank in (1, 5))
+    return [five[seed] - one[seed] for seed in one]
+
+
+def p_value(numbers: Sequence[float]) -> float:
+    """Two-sided t-test of a mean of 0."""
+    return float(ttest_1samp(numbers, 0.0).pvalue)
+
+
+def rank_differences() -> str:
+    """Rank 5 against rank 1, paired by seed."""
+    columns = [(k, top) for k in (FREE, "1") for top in (50, 100)]
+    head = ["rank 5 − rank 1", *(f"{'free k' if k == FREE else f'k = {k}'} R@{top}" for k, top in columns)]
+    body = []
+    for data, name in (("synthetic", "toy"), ("VRD", "vrd-ablation")):
+        for words, parts in _PARTS.items():
+            cells = []
+            for k, top in columns:
+                if numbers := differences(name, parts, k, top):
+                    each = ", ".join(f"{x:+.1f}" for x in numbers)
+                    cells.append(f"{fmean(numbers):+.2f} ({each}; p = {p_value(numbers):.3f})")
+            if cells:
+                body.append([f"{data}: {words}", *cells])
     return _table(head, body)
 
 
@@ -174,6 +251,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "vrd-pixels-predicates": partial(_ablation, PREDICATES),
     "vrd-lu-pixels": lambda: _recalls(headline_lines(read_rows(BOTH))),
     "vrd-speed": speed,
+    "photos": photos,
+    "evaluation": evaluation,
+    "rank-differences": rank_differences,
 }
 
 

@@ -11,7 +11,7 @@ from oracles import plain_iou
 
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
-from polyadic.training.pairs import TrainingBoxes, proposal_boxes, selection_pairs, true_boxes
+from polyadic.training.pairs import TrainingBoxes, chosen_relations, proposal_boxes, selection_pairs, true_boxes
 
 
 def scene_of(relations: list[tuple[int, int, int]], size: tuple[float, float] = (200.0, 100.0)) -> Scene:
@@ -39,6 +39,35 @@ def test_stage_one_learns_each_relation_between_two_boxes() -> None:
     assert known.pairs.tolist() == [[0, 1], [0, 1], [2, 3], [1, 2]]  # box 3 with itself is left out
     assert known.triplets.tolist() == [[3, 2, 1], [3, 0, 1], [4, 1, 1], [1, 5, 4]]
     assert known.scores.tolist() == [1, 1, 1, 1]
+
+
+def test_one_predicate_is_drawn_per_pair_in_proportion_to_its_annotations() -> None:
+    scene = scene_of([*RELATIONS, (0, 2, 1), (1, 0, 0)])  # (0, 1) has predicate 2 twice and 0 once; (1, 0) is another
+    rng, drawn = np.random.default_rng(0), Counter[int]()
+    for _ in range(600):
+        known = true_boxes(scene, chosen_relations(scene, rng, one_predicate=True))
+        assert sorted(map(tuple, known.pairs.tolist())) == [(0, 1), (1, 0), (1, 2), (2, 3)]
+        drawn.update(triplet[1] for pair, triplet in zip(known.pairs, known.triplets, strict=True) if pair[0] == 0)
+    assert set(drawn) == {0, 2}
+    assert drawn[2] / 600 == pytest.approx(2 / 3, abs=0.06)
+
+
+def test_relations_of_boxes_that_do_not_overlap_are_skipped_and_are_no_null_pairs() -> None:
+    scene, rng = scene_of(RELATIONS), np.random.default_rng(0)  # box 3 is apart from box 2
+    rows = chosen_relations(scene, rng, overlapping=True)
+    assert rows.tolist() == [True, True, False, True, False]
+    for known in (true_boxes(scene, rows), proposal_boxes(scene, noisy(scene, 1, noise=0.1), rng, rows)):
+        assert [4, 1, 1] not in known.triplets.tolist()
+        assert {triplet[1] for triplet in known.triplets.tolist()} == {2, 0, 5}
+        pairs, annotated = selection_pairs(known, rng, 0.0)
+        apart = {(int(s), int(o)) for s, o in known.shown} - {(int(s), int(o)) for s, o in known.pairs}
+        assert apart
+        assert not apart & set(map(tuple, pairs[~annotated].tolist()))
+    touching = scene_of([(0, 1, 1)])
+    touching.boxes[1] = [50, 20, 120, 80]  # the pixel at x = 50 is in both
+    assert chosen_relations(touching, rng, overlapping=True).all()
+    touching.boxes[1] = [51, 20, 120, 80]
+    assert not chosen_relations(touching, rng, overlapping=True).any()
 
 
 @pytest.mark.parametrize("copies", [1, 3, 7])

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from polyadic.config import PRESETS
 from polyadic.datasets import load_dataset
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.evaluation.protocol import get_protocol
+from polyadic.experiments import paper
 from polyadic.experiments import table1 as experiment
 from polyadic.experiments.results import Results, Row, read_rows, select
 from polyadic.experiments.runs import evaluate_run, open_run
@@ -43,6 +44,7 @@ from polyadic.experiments.table1 import (
     shares,
     variants,
 )
+from polyadic.experiments.table4 import PAPER as TABLE4
 from polyadic.io.records import read_detections, write_detections
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ScoredPairs
@@ -193,22 +195,6 @@ def test_a_changed_run_is_scored_again(made: Made, tmp_path: Path) -> None:
     expected = numbers_of(made.table, fit="plain", seed=1)
     assert same(numbers_of(found, fit="plain", seed=0), expected)
     assert not same(numbers_of(made.table, fit="plain", seed=0), expected)
-
-
-def test_real_boxes_of_the_training_images_need_no_second_fit(tmp_path: Path) -> None:
-    training = proposal_file(tmp_path / "training.jsonl", "train")
-    config = small(**{"data.detections": str(training), "data.simulate": ""})
-    first, other = (proposal_file(tmp_path / f"{seed}.jsonl", seed=seed) for seed in (0, 5))
-    found = make(config, first, tmp_path / "out", (0,))
-    assert {row.fit for row in found.rows} == {"baseline", "plain"}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"plain-seed-0", "scores"}
-    run = run_config(tmp_path / "out" / "plain-seed-0")
-    assert (run.data.detections, run.data.simulate, run.validation.images) == (str(training), "", 0)
-    # other proposals of the same images: the run stays, its scores do not
-    shutil.copytree(tmp_path / "out" / "plain-seed-0", tmp_path / "fresh" / "plain-seed-0")
-    later, fresh = (make(config, other, tmp_path / name, (0,)) for name in ("out", "fresh"))
-    assert same(later.rows, fresh.rows)
-    assert not same(later.rows, found.rows)
 
 
 def test_the_variant_trained_on_true_boxes_has_the_same_stage_there() -> None:
@@ -379,22 +365,80 @@ def write_found(path: Path, root: Path, dataset: str, split: str = "test") -> Pa
     return write_detections(path, found_in(root, dataset, split), names)
 
 
-@pytest.mark.parametrize("dataset", WRITERS)
-def test_one_command_gives_table_1_of_any_dataset(command: Command, tmp_path: Path, dataset: str) -> None:
+TABLES = {1: "vrd", 2: "vg200", 3: "vg150"}
+
+
+@pytest.fixture
+def networks(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The paper's presets, so small that they train in a blink, on evidence: the files have no pictures."""
+    for dataset in TABLES.values():
+        data = {f"data.{name}": value for name, value in asdict(PRESETS[dataset].data).items()}
+        monkeypatch.setitem(PRESETS, dataset, tiny(sources=("evidence",), **data))
+    return command
+
+
+@pytest.mark.parametrize(("number", "dataset"), TABLES.items())
+def test_one_command_gives_the_rows_and_columns_of_a_table(
+    networks: Command, tmp_path: Path, number: int, dataset: str
+) -> None:
     root = WRITERS[dataset](tmp_path / "data")
-    proposals = write_found(tmp_path / "found.jsonl", root, dataset)
-    words = ("--dataset", dataset, "--data", root, "--proposals", proposals, "--seeds", "1", "--out", tmp_path / "out")
-    shown = command("reproduce", "table1", *words)
+    boxes = {split: write_found(tmp_path / f"{split}.jsonl", root, dataset, split) for split in ("train", "test")}
+    words: list[str | Path] = [f"table{number}", "--data", root, "--seeds", "2", "--out", tmp_path / "out"]
+    if number < 3:
+        words += ["--proposals", boxes["test"], "--training-proposals", boxes["train"]]
+    shown = networks("reproduce", *words)
     assert shown.code == 0, shown.err
-    assert f"{dataset} test, lu2016, recall in percent, 1 seed" in shown.out
-    assert ("the paper, Lu's proposals" in shown.out) == (dataset == "vrd")
-    assert "outcomes of the ground truths, cross-fitted, k = 10, top 100, in percent: hit " in shown.out
+    table = paper.TABLES[number]
+    assert f"Table {number}: {dataset} test, {table.protocol}, recall in percent, 2 seeds" in shown.out
+    lines = {line.split("  ")[0].strip(): line for line in shown.out.splitlines()}
+    for name, numbers in table.published.items():
+        printed = "".join(line for line in shown.out.splitlines() if line.strip().startswith(name))
+        assert all(("-" if math.isnan(x) else f"{x:.2f}") in printed for x in numbers), name
+    rows = read_rows(tmp_path / "out" / f"table{number}.csv")
+    assert {row.seed for row in rows if row.what == paper.MODEL} == {0, 1}
+    config = run_config(tmp_path / "out" / "seed-1")
+    assert (config.seed, config.data.dataset, bool(config.proposals.epochs)) == (1, dataset, number < 3)
+    # each number of ours is the recall of the runs under the protocol, at that k
+    runs = [open_run(tmp_path / "out" / f"seed-{seed}") for seed in (0, 1)]
+    found = None if number == 3 else {each.image: each for each in found_in(root, dataset, "test")}
+    for words_after, columns in table.columns.items():
+        assert f"this model{words_after}" in lines
+        line = next(line for line in table.lines(rows) if line.label == f"this model{words_after}")
+        for (task, k, top), cell in zip(columns, line.cells, strict=True):
+            protocol = get_protocol(table.protocol).change(task=task, k_unit="triplet", tops=(50, 100))
+            asked = "free" if k == "free" else int(k)
+            scored = [evaluate_run(run, [protocol], (asked,), detections=found).result.rows for run in runs]  # type: ignore[arg-type]
+            recalls = [
+                recall.recall
+                for some in scored
+                for what, recall in some
+                if (what, recall.protocol.subset, recall.top) == ("predictions", "all", top)
+            ]
+            assert cell.mean == pytest.approx(np.mean(recalls))
+            assert f"{cell.mean:.2f}" in shown.out
+    assert "count table" in shown.out
     assert "…" not in shown.out, "no number is cut off"
-    rows = read_rows(tmp_path / "out" / "table1.csv")
-    assert {(row.fit, row.seed) for row in rows} == {("baseline", None), ("plain", 0), ("cross-fitted", 0)}
-    best = max(row.recall or 0 for row in select(rows, fit="plain", subset="all"))
-    assert f"{best:.2f}" in shown.out
-    assert best > 0
+
+
+def test_boxes_of_the_training_images_are_simulated_where_they_are_not_given(networks: Command, tmp_path: Path) -> None:
+    root = many_vrd(tmp_path / "data")
+    write_lu(root)
+    shown = networks("reproduce", "table1", "vrd-boxes", "--data", root, "--seeds", "1", "--out", tmp_path / "out")
+    assert shown.code == 0, shown.err
+    config = run_config(tmp_path / "out" / "seed-0")
+    assert Path(config.data.simulate) == (root / "lu2016" / "objectDetRCNN.mat").resolve()
+    assert config.proposals.epochs == 1
+    assert "free k = " in shown.err
+
+
+@pytest.mark.parametrize("dataset", ["vrd", "vg150"])
+def test_table_4_takes_the_preset_of_the_datas_layout(networks: Command, tmp_path: Path, dataset: str) -> None:
+    root = WRITERS[dataset](tmp_path / "data")
+    words = ("--data", root, "--seeds", "1", "--ranks", "1", "5", "--out", tmp_path / "out")
+    shown = networks("reproduce", "table4", *words)
+    assert shown.code == 0, shown.err
+    assert f"{dataset} test, {'motifs' if dataset == 'vg150' else 'lu2016'}" in shown.out
+    assert f"{TABLE4[dataset]['Rank-5 w/ X_sel & prior'][0]:.2f}" in shown.out
 
 
 def write_lu(root: Path) -> None:
@@ -491,7 +535,11 @@ def test_both_kinds_use_the_same_images_and_boxes(
 BAD: tuple[tuple[str, dict[str, str], str], ...] = (  # the command, what is changed, what is said
     ("table1", {"--proposals": "none.jsonl"}, "none.jsonl"),
     ("table1", {"--proposals": "train.jsonl"}, "train.jsonl has boxes of none of the 8 test images"),
-    ("table1", {"--dataset": "vg"}, "data.dataset: expected one of vrd, vg150"),
+    ("table2", {}, "Table 2 is of vg200, but "),
+    ("table2", {"--data": "vg200"}, "--proposals is missing"),
+    ("table3", {}, "Table 3 is of vg150, but "),
+    ("table4", {"--data": "nowhere"}, "nowhere"),
+    ("table1", {"--proposal": "a"}, "no option --proposal; did you mean --proposals?"),
     ("table1", {"--data": "nowhere"}, "nowhere"),
     ("table1", {"--csv": "letter.csv"}, "letter.csv is not a table of results"),
     ("table1", {"--csv": "letter.txt"}, "expected a name that ends in .csv"),
@@ -512,7 +560,7 @@ def test_user_errors_print_one_line(
     command: Command, files: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    root = many_vrd(tmp_path / "data")
+    root, _ = many_vrd(tmp_path / "data"), many_vg200(tmp_path / "vg200")
     proposals, _ = (write_found(tmp_path / f"{split}.jsonl", root, "vrd", split) for split in ("test", "train"))
     Path("letter.csv").write_text("dear\n")
     Path("noise.csv").write_bytes(b"\xff\xfe\x00")
@@ -520,6 +568,7 @@ def test_user_errors_print_one_line(
     pictured = {"--data": files[0], "--weights": files[1]}
     base: dict[str, dict[str, Any]] = {
         "table1": {"--data": root, "--proposals": proposals, "--seeds": "1"},
+        **{name: {"--data": root} for name in ("table2", "table3", "table4")},
         "vrd-lu": {"--data": root},
         "vrd-lu-pixels": {**pictured, "--proposals": files[2]},
         "vrd-ablation": pictured,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 from refusals import refused
 from shared_data import shared
-from vg_files import FIELDS, OBJECTS, PREDICATES, image_data, write_vg150
+from vg_files import FIELDS, OBJECTS, PREDICATES, image_data, many_vg150, write_vg150
 
 from polyadic.datasets import load_dataset, vg150
 from polyadic.datasets.reading import Report
+from polyadic.evaluation import evaluate, get_protocol
+from polyadic.io.records import read_relations
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicWarning
 
@@ -49,9 +52,12 @@ def test_names_follow_their_numbers_not_their_order(tmp_path: Path) -> None:
     assert train.vocabulary.decode(train[0].triplets[0].tolist()) == ("car", "on", "man")
 
 
-def test_boxes_are_exact_in_a_frame_whose_longer_side_is_1024(tmp_path: Path) -> None:
-    train, _ = read(write_vg150(tmp_path))
-    assert train[0].boxes.tolist() == [[75, 170, 125, 230], [249.5, 283.5, 350.5, 316.5], [0, 0, 1024, 768]]
+def test_boxes_are_truncated_as_in_the_field_or_exact_in_a_frame_whose_longer_side_is_1024(tmp_path: Path) -> None:
+    train, _ = read(write_vg150(tmp_path, **changed("boxes_1024", 0, [2, 3, 5, 7])))
+    assert train[0].boxes.tolist() == [[0, 0, 5, 7], [249, 283, 350, 316], [0, 0, 1024, 768]]  # -0.5 becomes 0
+    exact = load_dataset("vg150", tmp_path, exact_boxes=True)
+    assert exact[0].boxes.tolist() == [[-0.5, -0.5, 4.5, 6.5], [249.5, 283.5, 350.5, 316.5], [0, 0, 1024, 768]]
+    refused("exact_boxes is for vg150", lambda: load_dataset("vg200", tmp_path, exact_boxes=True))
     assert [scene.size for scene in train] == [(1024, 768), (600, 1024), (1024, 1024)]
     assert train[0].boxes_in(800, 600)[2].tolist() == [0, 0, 800, 600]
 
@@ -72,11 +78,11 @@ def test_pictures_are_found_in_each_folder_that_is_in_use(tmp_path: Path, folder
     assert not train[0].image.exists()
 
 
-def test_the_field_drops_empty_images_and_counts_a_training_relation_once(tmp_path: Path) -> None:
+def test_the_field_drops_empty_images_and_keeps_repeated_relations(tmp_path: Path) -> None:
     write_vg150(tmp_path)
     train, test = load_dataset("vg150", tmp_path), load_dataset("vg150", tmp_path, "test")
     assert [scene.name for scene in train] == ["10"]
-    assert train[0].relations.tolist() == [[0, 1, 1], [1, 3, 2]]
+    assert train[0].relations.tolist() == [[0, 1, 1], [1, 3, 2], [0, 1, 1]]
     assert [scene.name for scene in test] == ["13"]
     assert len(test[0].relations) == 2
 
@@ -163,3 +169,49 @@ def test_the_published_names_are_150_and_50(tmp_path: Path) -> None:
     assert train.vocabulary.objects[0] == "airplane"
     assert train.vocabulary.predicates[0] == "above"
     assert list(train.vocabulary.objects) == sorted(train.vocabulary.objects)
+
+
+def motifs_entry(centres: np.ndarray, labels: np.ndarray, verbs: int, rng: np.random.Generator) -> dict[str, Any]:
+    """One image as neural-motifs writes it in predcls: integer corners, scaled to 592 pixels and back in float32."""
+    corners = centres.copy()  # whole numbers
+    for axis in (0, 1):
+        for row in corners:
+            row[axis] = int(row[axis] - row[axis + 2] / 2)  # towards 0
+            row[axis + 2] = row[axis] + row[axis + 2]
+    small = corners.astype(np.float32) * np.float32(592 / 1024)
+    n = len(corners)
+    pairs = np.argwhere(~np.eye(n, dtype=bool))
+    return {
+        "pred_boxes": small * np.float32(1024) / np.float32(592),
+        "pred_classes": labels.copy(),
+        "obj_scores": np.ones(n, np.float32),
+        "pred_rel_inds": pairs,
+        "rel_scores": rng.dirichlet(np.ones(verbs + 1), len(pairs)).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("task", ["phrase-classification", "predicate-classification"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_pickles_by_the_arithmetic_of_neural_motifs_are_scored(tmp_path: Path, task: str, exact: bool) -> None:
+    n, rng = 60, np.random.default_rng(0)
+    sizes = rng.integers(1, 400, (3 * n, 2))
+    low = rng.integers(0, 360, (3 * n, 2))
+    boxes = np.concatenate([low + (sizes + 1) // 2, sizes], axis=1).astype(np.int32)
+    assert (sizes % 2 == 1).any(1).reshape(n, 3).any(1).mean() > 0.9  # nearly every image has an odd size
+    many_vg150(tmp_path, train=10, test=n - 10, boxes_1024=boxes)
+    test = load_dataset("vg150", tmp_path, "test", exact_boxes=exact)
+    labels = np.array([1, 2, 3])
+    rows = boxes.reshape(n, 3, 4)[10:]
+    entries = [motifs_entry(some, labels, len(test.vocabulary.predicates), rng) for some in rows]
+    path = tmp_path / "predcls.pkl"
+    path.write_bytes(pickle.dumps(entries))
+    predictions = list(read_relations(path, test.vocabulary, [scene.name for scene in test]))
+    if not exact:
+        for scene, relations in zip(test, predictions, strict=True):
+            np.testing.assert_allclose(relations.boxes, scene.boxes, rtol=0, atol=2e-4)
+    (recall,) = evaluate(test, predictions, get_protocol("motifs").change(task=task, k=None, tops=(50,)))
+    assert recall.recall == 100  # 6 pairs x 4 predicates: all are among the best 50
+    moved = [entry | {"pred_boxes": entry["pred_boxes"] + np.float32(2)} for entry in entries]
+    path.write_bytes(pickle.dumps(moved))
+    others = list(read_relations(path, test.vocabulary, [scene.name for scene in test]))
+    refused("is none of them", lambda: evaluate(test, others, get_protocol("motifs").change(task=task)))

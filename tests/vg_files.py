@@ -105,7 +105,7 @@ def write_vg200(
     return root
 
 
-def many_vg150(root: Path, train: int = 24, test: int = 8) -> Path:
+def many_vg150(root: Path, train: int = 24, test: int = 8, **changes: Any) -> Path:
     """Enough images to train on, each with a car, a man and a wheel in another place, and two relations."""
     n = train + test
     place = np.arange(n, dtype=np.int32)
@@ -126,7 +126,7 @@ def many_vg150(root: Path, train: int = 24, test: int = 8) -> Path:
         "active_object_mask": np.ones((3 * n, 1), bool),
     }
     records = [{"image_id": int(at) + 1, "width": 800, "height": 600, "coco_id": None, "url": "u"} for at in place]
-    return write_vg150(root, records, **fields)
+    return write_vg150(root, records, **{**fields, **changes})
 
 
 def many_vg200(root: Path, train: int = 24, test: int = 8) -> Path:

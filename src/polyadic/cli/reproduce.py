@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyadic.cli.options import DATASETS, DataRoot, examples, long_job, split_words, with_fields
-from polyadic.cli.train import Words
+from polyadic.cli.options import ANY, DataRoot, examples, long_job, split_words, with_fields
+from polyadic.cli.train import Words, chosen_config
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:  # it loads torch
     from polyadic.experiments.results import Results, Row
 
 OPTIONS = ("data", "out", "ranks", "seeds", "csv", "help")  # of `ablate`
+TABLE_OPTIONS = ("data", "proposals", "training-proposals", "out", "seeds", "csv", "help")
+LU = Path("lu2016", "objectDetRCNN.mat")
 
 app = typer.Typer(help="Reproduce the paper's tables and figures.", no_args_is_help=True, rich_markup_mode="rich")
 
@@ -40,6 +42,10 @@ _Ranks = Annotated[
 _LuProposals = Annotated[
     Path | None,
     typer.Option("--proposals", help="Boxes of the test images. Default: lu2016/objectDetRCNN.mat in --data."),
+]
+_TrainingProposals = Annotated[
+    Path | None,
+    typer.Option("--training-proposals", help="The detector's boxes of the training images. Default: simulate them."),
 ]
 _Runs = typer.Option("--out", help="Folder for runs and scores; existing ones are reused.")
 _Csv = Annotated[Path | None, typer.Option("--csv", help="File for the rows. Default: a file in --out.")]
@@ -92,9 +98,9 @@ def demo_command(
 
 
 def ablate_command(
-    out: Annotated[Path, _Runs],
     words: Words = None,
     data: DataRoot = None,
+    out: Annotated[Path, _Runs] = Path("runs/table4"),
     ranks: _Ranks = None,
     seeds: Annotated[
         int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds, from the field seed up.")
@@ -103,20 +109,14 @@ def ablate_command(
         Path | None, typer.Option("--csv", help="File for the rows. Default: ablation.csv in --out.")
     ] = None,
 ) -> None:
-    """Train several ranks and seeds, as in the paper's Table 4.
+    """Table 4: train several ranks and seeds.
 
-    Each rank is scored alone, with P(X_sel) and with the prior, on any dataset.
+    Each rank is scored alone, with P(X_sel) and with the prior, on any dataset; the paper's rows are of VRD and VG150.
     """
-    from polyadic.config import load_config
-
     name, fields = split_words(words or [])
-    if name is None:
-        raise PolyadicError("CONFIG is missing: a preset (`polyadic config` lists them), or a .toml or .json file")
     if "head.rank" in fields:
         raise PolyadicError("--head.rank is what an ablation varies: give --ranks")
-    config = with_fields(load_config(name), fields, OPTIONS)
-    if data is not None:
-        config = config.change(**{"data.root": str(data.expanduser().resolve())})
+    config = with_fields(chosen_config(name, data, fields.get("data.dataset")), fields, OPTIONS)
 
     from polyadic.cli.tables import ablation_table
     from polyadic.experiments.table4 import MODEL, RANKS, ablate
@@ -193,49 +193,126 @@ def vrd_lu(
 
     Beside the upper block of the paper's Table 1; takes an hour or two on a CPU.
     """
-    boxes = proposals or data.expanduser() / "lu2016" / "objectDetRCNN.mat"
-    _boxes_table({"data.dataset": "vrd", "data.root": str(data)}, boxes, out, seeds, ingredients, csv)
-
-
-@app.command(
-    "table1",
-    epilog=examples("polyadic reproduce table1 --dataset vg200 --data data/vg200 --proposals boxes.safetensors"),
-)
-def table_1(
-    data: _Data,
-    proposals: Annotated[Path, typer.Option("--proposals", help="A detector's boxes of the test images.")],
-    training: Annotated[
-        Path | None,
-        typer.Option("--training-proposals", help="Its boxes of the training images. Default: simulate them."),
-    ] = None,
-    dataset: Annotated[str, typer.Option("--dataset", help=f"{DATASETS}.")] = "vrd",
-    out: Annotated[Path, _Runs] = Path("runs/table1"),
-    seeds: _Seeds = 3,
-    ingredients: _Ingredients = 0,
-    csv: _Csv = None,
-) -> None:
-    """Table 1 on any dataset and any detector's proposals."""
-    changes = {"data.dataset": dataset, "data.root": str(data)}
-    if training is not None:
-        changes["data.detections"] = str(training.expanduser().resolve())
-    _boxes_table(changes, proposals, out, seeds, ingredients, csv)
-
-
-def _boxes_table(
-    changes: dict[str, str], proposals: Path, out: Path, seeds: int, ingredients: int, csv: Path | None
-) -> None:
     from polyadic.cli.tables import boxes_tables
     from polyadic.config import PRESETS
     from polyadic.experiments.table1 import boxes_table
 
-    root = str(Path(changes["data.root"]).expanduser().resolve())
-    config = PRESETS["vrd-boxes"].change(**{**changes, "data.root": root})
+    boxes = proposals or data.expanduser() / LU
+    config = PRESETS["vrd-boxes"].change(**{"data.root": str(data.expanduser().resolve())})
     _experiment(
         csv or out / "table1.csv",
-        lambda: boxes_table(config, proposals, out, seeds=range(seeds), ingredients=range(ingredients)),
+        lambda: boxes_table(config, boxes, out, seeds=range(seeds), ingredients=range(ingredients)),
         boxes_tables,
         more=f". Next: polyadic predict {out / 'plain-seed-0'} YOUR_PHOTOS --detections FILE",
     )
+
+
+@app.command(
+    "table1",
+    context_settings=ANY,
+    epilog=examples(
+        "polyadic reproduce table1 --data data/vrd",
+        "polyadic reproduce table1 vrd-boxes --data data/vrd --proposals test.jsonl --training-proposals train.jsonl",
+    ),
+)
+def table_1(
+    data: _Data,
+    words: Words = None,
+    proposals: _LuProposals = None,
+    training: _TrainingProposals = None,
+    out: Annotated[Path, _Runs] = Path("runs/table1"),
+    seeds: _Seeds = 3,
+    csv: _Csv = None,
+) -> None:
+    """Table 1: relationship and phrase detection on VRD.
+
+    Any model on any detector's boxes (default: the preset vrd on Lu's), beside the published rows.
+    """
+    _paper_table(1, data, words, out, seeds=seeds, csv=csv, proposals=proposals, training=training)
+
+
+@app.command(
+    "table2",
+    context_settings=ANY,
+    epilog=examples("polyadic reproduce table2 --data data/vg200 --proposals test.jsonl"),
+)
+def table_2(
+    data: _Data,
+    words: Words = None,
+    proposals: Annotated[
+        Path | None,
+        typer.Option("--proposals", help="A detector's boxes of the test images. Default: data.detector's."),
+    ] = None,
+    training: _TrainingProposals = None,
+    out: Annotated[Path, _Runs] = Path("runs/table2"),
+    seeds: _Seeds = 3,
+    csv: _Csv = None,
+) -> None:
+    """Table 2: relationship and phrase detection on VG200, k = 1 and free k.
+
+    Any model on any detector's boxes (default: the preset vg200), beside the published rows.
+    """
+    _paper_table(2, data, words, out, seeds=seeds, csv=csv, proposals=proposals, training=training)
+
+
+@app.command("table3", context_settings=ANY, epilog=examples("polyadic reproduce table3 --data data/vg"))
+def table_3(
+    data: _Data,
+    words: Words = None,
+    out: Annotated[Path, _Runs] = Path("runs/table3"),
+    seeds: _Seeds = 3,
+    csv: _Csv = None,
+) -> None:
+    """Table 3: phrase classification on VG150, free k and k = 1.
+
+    Any model (default: the preset vg150), beside the published rows.
+    """
+    _paper_table(3, data, words, out, seeds=seeds, csv=csv)
+
+
+def _paper_table(
+    number: int,
+    data: Path,
+    words: list[str] | None,
+    out: Path,
+    *,
+    seeds: int,
+    csv: Path | None,
+    proposals: Path | None = None,
+    training: Path | None = None,
+) -> None:
+    name, fields = split_words(words or [])
+    config = with_fields(chosen_config(name, data, fields.get("data.dataset")), fields, TABLE_OPTIONS)
+
+    from polyadic.cli.tables import paper_table as show
+    from polyadic.experiments.paper import MODEL, TABLES, paper_table, with_boxes
+
+    table = TABLES[number]
+    if config.data.dataset != table.dataset:
+        raise PolyadicError(f"Table {number} is of {table.dataset}, but {data} has the layout of {config.data.dataset}")
+    if table.detects and not config.data.detector:
+        if number == 1 and proposals is None:
+            proposals = data.expanduser() / LU
+        if proposals is None:
+            raise PolyadicError(
+                "--proposals is missing: a detector's boxes of the test images (or --data.detector RUN)"
+            )
+    config = with_boxes(config, proposals, training)
+    numbers = range(config.seed, config.seed + seeds)
+    _experiment(
+        csv or out / f"table{number}.csv",
+        lambda: paper_table(table, config, out, seeds=numbers, proposals=proposals),
+        lambda rows: show(number, rows),
+        planned={(MODEL, None, seed) for seed in numbers},
+        more=f"; runs: {out}",
+    )
+
+
+app.command(
+    "table4",
+    context_settings=ANY,
+    epilog=examples("polyadic reproduce table4 --data data/vg", "polyadic reproduce table4 vrd-pixels --data data/vrd"),
+)(ablate_command)
 
 
 @app.command(
@@ -257,7 +334,7 @@ def vrd_lu_pixels(
     from polyadic.cli.tables import by_task
     from polyadic.experiments.table1 import BOTH, EVIDENCE, FIXED, headline, vrd_both
 
-    boxes = proposals or data / "lu2016" / "objectDetRCNN.mat"
+    boxes = proposals or data / LU
     _experiment(
         csv or out / "table1.csv",
         lambda: vrd_both(data, weights, boxes, out=out, seeds=range(seeds)),

@@ -43,7 +43,7 @@ def command(
     """
     name, fields = split_words(words or [])
     check_resume(resume, overwrite)
-    config = _resumed(out, name, data) if resume else _chosen(name, data, fields.get("data.dataset"))
+    config = _resumed(out, name, data) if resume else chosen_config(name, data, fields.get("data.dataset"))
     config = with_fields(config, fields, OPTIONS)
 
     from polyadic.experiments.runs import best_of
@@ -72,7 +72,7 @@ def _resumed(out: Path, name: str | None, data: Path | None) -> Config:
     return _at(config, data or config.data.root or before.data.root)
 
 
-def _chosen(name: str | None, data: Path | None, dataset: str | None) -> Config:
+def chosen_config(name: str | None, data: Path | None, dataset: str | None) -> Config:
     """Load the config that is named, or a preset that fits the layout of the data, and check that they agree.
 
     Presets for own data take any layout and are adapted to the number of images. `dataset` is what the user says.

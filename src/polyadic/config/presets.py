@@ -86,7 +86,7 @@ def fit_size(name: str, images: int) -> Config:
 
 PRESETS: dict[str, Config] = {
     "vrd": Config(),
-    "vg150": Config(data=DataConfig(dataset="vg150")),
+    "vg150": Config(data=DataConfig(dataset="vg150", one_predicate=True, overlapping=True)),
     "vg200": Config(data=DataConfig(dataset="vg200")),
     "vrd-boxes": Config(  # no pixels, detector output only; needs data.simulate or data.detections
         sources=("evidence",),

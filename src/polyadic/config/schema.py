@@ -34,6 +34,9 @@ class DataConfig:
     simulate: str = _ours(
         "", "a file of a detector's boxes on any images: train on simulated detections with the same statistics"
     )
+    one_predicate: bool = _ours(False, "draw one predicate per ordered pair in each epoch; the field's VG150 training")
+    overlapping: bool = _ours(False, "skip training relations of boxes that do not overlap; the field's VG150 training")
+    exact_boxes: bool = _ours(False, "keep the half pixels of VG150's boxes, which the field truncates")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import hashlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -90,17 +91,24 @@ def load_dataset(
     root: str | Path | None = None,
     split: str = "train",
     images: Literal["unchecked", "required", "present"] = "unchecked",
+    *,
+    exact_boxes: bool = False,
 ) -> Dataset:
     """Load the scenes of a split.
 
     A record that cannot be used is an error that names it, never a silently smaller dataset. Pictures may be missing:
-    `images="required"` refuses that, and `images="present"` drops the scenes without a picture.
+    `images="required"` refuses that, and `images="present"` drops the scenes without a picture. VG150's boxes are
+    truncated to whole pixels, as in the field's evaluation; `exact_boxes` keeps the file's half pixels.
     """
     kind = format_of(name)
     if split not in SPLITS:
         raise PolyadicError(f"no split is called {split!r}; known: {', '.join(SPLITS)}")
     if images not in ("unchecked", "required", "present"):
         raise PolyadicError(f"images must be unchecked, required or present, got {images!r}")
+    if exact_boxes:
+        if name != "vg150":
+            raise PolyadicError(f"exact_boxes is for vg150, whose boxes the field truncates; {name}'s are always exact")
+        kind = replace(kind, read=partial(vg150.read, exact=True))
     root = folder_of(name, root)
     report = Report()
     dataset = _read_split(kind, root, split, report)

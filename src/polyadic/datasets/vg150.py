@@ -1,19 +1,20 @@
 """VG150 (Xu et al. 2017): `VG-SGG.h5`, `VG-SGG-dicts.json`, `image_data.json` and pictures in `images/<image_id>.jpg`.
 
 Boxes are in a frame whose longer side is 1024, whatever the size of the picture; so is the field's evaluation.
-`read` returns every image of a split. `tidy` follows the field's practice: images without boxes or without relations
-are dropped, and in training each (subject, object, predicate) counts once. The first 5,000 remaining training images
-are the validation split.
+`boxes_1024` has centres and sizes; the field (neural-motifs and its successors) converts them in place in an integer
+array, so odd sizes lose half a pixel: x1 = trunc(xc - w / 2), x2 = x1 + w. So does `read`, unless `exact`. It returns
+every image of a split; `tidy` drops images without boxes or without relations, as the field does. The first 5,000
+remaining training images are the validation split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from polyadic.datasets.reading import ImageFolders, ImageRecord, Location, Report, open_h5, read_array, read_json
 from polyadic.structures.scenes import Dataset, Scene
@@ -28,13 +29,15 @@ PER_BOX = {"labels": 1, "boxes_1024": 4}
 PER_RELATION = {"predicates": 1, "relationships": 2}
 
 
-def read(root: Path, split: str, report: Report) -> Dataset:
-    """Read every image of a split; 108,073 images take seconds."""
+def read(root: Path, split: str, report: Report, *, exact: bool = False) -> Dataset:
+    """Read every image of a split; 108,073 images take seconds. `exact` keeps half pixels."""
     advice = f"Get it with: polyadic data fetch vg150 --root {root}"
     dicts = read_json(root / DICTS, advice, dict[str, Any])
     names = [_class_names(dicts, key, root / DICTS) for key in ("label_to_idx", "predicate_to_idx")]
     vocabulary = Vocabulary(*names)
     fields = _fields(root / H5, advice)
+    corners = _exact_corners if exact else _field_corners
+    fields["corners"] = corners(fields["boxes_1024"].astype(np.int64))  # [boxes, 4]
     records = _image_data(root / IMAGE_DATA, advice, len(fields["split"]))
     for row in np.flatnonzero(~np.isin(fields["split"], list(SPLITS.values()))).tolist():
         report.at(H5, f"record {row}").add("unknown split", "split", f"expected 0 or 2, got {fields['split'][row]}")
@@ -57,17 +60,8 @@ def read(root: Path, split: str, report: Report) -> Dataset:
 
 
 def tidy(dataset: Dataset) -> Dataset:
-    """Drop images without boxes or relations; count a training relation once, where it first occurs."""
-    kept = dataset.keep(lambda scene: len(scene.boxes) > 0 and len(scene.relations) > 0)
-    if dataset.split == "test":
-        return kept
-    return replace(kept, scenes=tuple(map(_each_relation_once, kept)))
-
-
-def _each_relation_once(scene: Scene) -> Scene:
-    rows = list(map(tuple, scene.relations.tolist()))
-    once = list(dict.fromkeys(rows))
-    return scene if len(once) == len(rows) else replace(scene, relations=np.asarray(once))
+    """Drop images without boxes or relations."""
+    return dataset.keep(lambda scene: len(scene.boxes) > 0 and len(scene.relations) > 0)
 
 
 def held_out(scenes: tuple[Scene, ...]) -> set[str]:
@@ -87,7 +81,18 @@ def _class_names(dicts: Mapping[str, Any], key: str, file: Path) -> tuple[str, .
     return tuple(sorted(numbers, key=numbers.__getitem__))
 
 
-def _fields(file: Path, advice: str) -> Mapping[str, np.ndarray]:
+def _field_corners(boxes: Int[np.ndarray, "N 4"]) -> Float[np.ndarray, "N 4"]:
+    """Convert centres and sizes to corners in integers, as the field does."""
+    low = np.trunc(boxes[:, :2] - boxes[:, 2:] / 2)
+    return np.concatenate([low, low + boxes[:, 2:]], axis=1)
+
+
+def _exact_corners(boxes: Int[np.ndarray, "N 4"]) -> Float[np.ndarray, "N 4"]:
+    low = boxes[:, :2] - boxes[:, 2:] / 2  # exact: halves
+    return np.concatenate([low, low + boxes[:, 2:]], axis=1)
+
+
+def _fields(file: Path, advice: str) -> dict[str, np.ndarray]:
     with open_h5(file, advice) as h5:
         widths = {**dict.fromkeys(PER_IMAGE, 0), **PER_BOX, **PER_RELATION}
         fields = {name: read_array(h5, name, width, file) for name, width in widths.items()}
@@ -115,13 +120,14 @@ def _annotations(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return boxes, labels and relations of one image, without those that are reported as unusable."""
     boxes, relations = _rows(fields, "box", row, at), _rows(fields, "rel", row, at)
-    x, y, w, h = fields["boxes_1024"][boxes].astype(np.float64).T
-    xyxy = np.stack([x - w / 2, y - h / 2, x - w / 2 + w, y - h / 2 + h], axis=1)  # exact: halves
+    xyxy = fields["corners"][boxes]
     labels = fields["labels"][boxes, 0].astype(np.int64) - 1
     ends = fields["relationships"][relations].astype(np.int64) - boxes.start
     predicates = fields["predicates"][relations, 0].astype(np.int64) - 1
     objects, verbs = len(vocabulary.objects), len(vocabulary.predicates)
-    suspect = (w < 0) | (h < 0) | (xyxy[:, :2] < -1).any(1) | (xyxy[:, 2:] > np.asarray(frame) + 1).any(1)
+    suspect = (
+        (xyxy[:, 2:] < xyxy[:, :2]).any(1) | (xyxy[:, :2] < -1).any(1) | (xyxy[:, 2:] > np.asarray(frame) + 1).any(1)
+    )
     for i in np.flatnonzero(suspect | (labels < 0) | (labels >= objects)).tolist():
         box = at.report.at(H5, f"{at.record}, box {i}")
         if not box.box_ok(xyxy[i].tolist(), frame, "boxes_1024"):

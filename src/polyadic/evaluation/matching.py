@@ -15,6 +15,7 @@ from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 
 LARGEST_CLASS = (1 << 20) - 1  # three of them fit in one number of 64 bits
+_SAME_BOX = 0.501  # pixels: neural-motifs truncates halves, and scales to 592 pixels and back in float32
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Batch:
             rows = slice(self.off[i], self.off[i + 1])
             used, index = np.unique(self.pairs[rows], return_inverse=True)
             distance = np.abs(self.boxes[self.box_off[i] + used][:, None] - scene.boxes)
-            same = (distance <= 1e-3).all(2)  # [boxes used, true boxes]
+            same = (distance <= _SAME_BOX).all(2)  # [boxes used, true boxes]
             if labels:
                 known = np.zeros((len(used), 1 + max(self._largest_label(rows), *scene.labels.tolist(), 0)), bool)
                 at, true = np.nonzero(same)

@@ -218,10 +218,10 @@ def cell(values: Iterable[float | None]) -> Cell:
 
 
 def recall_cells(rows: Iterable[Row], columns: Sequence[Column], metric: str = "recall") -> tuple[Cell, ...]:
-    """Compute the cells of a line of a table; a ceiling holds for any k and N."""
+    """Compute the cells of a line of a table; a row without N, an old ceiling, holds for any k and N."""
     rows = list(rows)
     return tuple(
-        cell(getattr(row, metric) for row in rows if row.task == task and row.k in (k, "any") and row.N in (n, None))
+        cell(getattr(row, metric) for row in rows if row.task == task and (row.N is None or (row.k, row.N) == (k, n)))
         for task, k, n in columns
     )
 

@@ -30,7 +30,7 @@ from polyadic.model.features import PairInputs, pair_inputs, union_rows
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
-from polyadic.training.pairs import TrainingBoxes, proposal_boxes, selection_pairs, true_boxes
+from polyadic.training.pairs import TrainingBoxes, chosen_relations, proposal_boxes, selection_pairs, true_boxes
 from polyadic.training.region_cache import Pooled, Regions, digest
 from polyadic.training.run import ROUNDED
 from polyadic.training.simulation import DetectionNoise
@@ -45,6 +45,8 @@ class BoxSource:
     detections: Mapping[str, Detections] | None = None
     noise: DetectionNoise | None = None
     nms: float = 1.0  # IoU above which the less confident detection is suppressed; the paper: at test time
+    one_predicate: bool = False  # draw one relation per ordered pair of true boxes
+    overlapping: bool = False  # skip relations of boxes that do not overlap
 
     @property
     def fixed(self) -> bool:
@@ -57,15 +59,17 @@ class BoxSource:
 
     def boxes(self, scene: Scene, rng: np.random.Generator) -> TrainingBoxes:
         """Return the boxes of a scene with the relations between them."""
+        rows = chosen_relations(scene, rng, one_predicate=self.one_predicate, overlapping=self.overlapping)
         if self.true:
-            return true_boxes(scene)
+            return true_boxes(scene, rows)
         if self.noise is not None:
             detections = self.noise.sample(scene, rng)
         else:
             assert self.detections is not None, "neither true nor simulated"
             none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), scene.frame)
             detections = self.detections.get(scene.name, none)
-        return proposal_boxes(scene, detections.take(suppress(detections.boxes, detections.scores, self.nms)), rng)
+        kept = detections.take(suppress(detections.boxes, detections.scores, self.nms))
+        return proposal_boxes(scene, kept, rng, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +175,8 @@ def load_split(
     if data.dataset != "toy":
         if not data.root:
             raise PolyadicError(f"{data.dataset}: where is it? Give its folder with --data (config key data.root)")
-        return load_dataset(data.dataset, data.root, split, images)
+        exact = isinstance(config, Config) and config.data.exact_boxes
+        return load_dataset(data.dataset, data.root, split, images, exact_boxes=exact)
     if split not in ("train", "test", "fit", "validation"):
         raise PolyadicError(f"toy has no split {split!r}; known: train, test, fit, validation")
     world = World(config.world.train, config.world.test, config.world.seed)

@@ -35,25 +35,53 @@ class TrainingBoxes:
         return annotated
 
 
-def true_boxes(scene: Scene) -> TrainingBoxes:
-    """Return the boxes of stage 1; relations of a box with itself are skipped."""
-    keep = scene.relations[:, 0] != scene.relations[:, 2]
-    pairs = scene.relations[keep][:, ::2]
-    return TrainingBoxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), pairs, scene.triplets[keep], pairs)
+def chosen_relations(
+    scene: Scene, rng: np.random.Generator, *, one_predicate: bool = False, overlapping: bool = False
+) -> Bool[np.ndarray, " M"]:
+    """Mark the relations to learn from in this epoch; those of a box with itself never.
+
+    On VG150 the field draws one of the predicates of an ordered pair (one that is annotated twice twice as likely), and
+    may skip pairs of boxes that do not overlap (inclusive pixels).
+    """
+    subjects, objects = scene.relations[:, 0], scene.relations[:, 2]
+    chosen: np.ndarray = subjects != objects
+    if overlapping:
+        a, b = scene.boxes[subjects], scene.boxes[objects]
+        chosen &= (np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2]) + 1 > 0).all(1)
+    if one_predicate:
+        order = rng.permutation(len(chosen))
+        _, first = np.unique(scene.relations[order][:, ::2], axis=0, return_index=True)
+        drawn = np.zeros(len(chosen), bool)
+        drawn[order[first]] = True
+        chosen &= drawn
+    return chosen
 
 
-def proposal_boxes(scene: Scene, detections: Detections, rng: np.random.Generator) -> TrainingBoxes:
+def true_boxes(scene: Scene, rows: Bool[np.ndarray, " M"] | None = None) -> TrainingBoxes:
+    """Return the boxes of stage 1 with the chosen relations; by default all but those of a box with itself."""
+    other = scene.relations[:, 0] != scene.relations[:, 2]
+    rows = other if rows is None else rows
+    pairs, shown = scene.relations[rows][:, ::2], scene.relations[other][:, ::2]
+    return TrainingBoxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), pairs, scene.triplets[rows], shown)
+
+
+def proposal_boxes(
+    scene: Scene, detections: Detections, rng: np.random.Generator, rows: Bool[np.ndarray, " M"] | None = None
+) -> TrainingBoxes:
     """Return all detections for stage 1b, with relations between at most 4 drawn per ground-truth box, IoU >= 0.5."""
+    rows = np.ones(len(scene.relations), bool) if rows is None else rows
     boxes = detections.in_frame(scene.frame).boxes
     near = _iou(boxes, scene.boxes) >= IOU  # [detections, true boxes]
     on = [np.flatnonzero(column) for column in near.T]  # by true box
     drawn = [rng.permutation(rows)[:MOST] for rows in on]
     pairs, triplets, shown = [np.zeros((0, 2), np.int64)], [np.zeros((0, 3), np.int64)], [np.zeros((0, 2), np.int64)]
-    for (subject, _, object), triplet in zip(scene.relations, scene.triplets, strict=True):
+    for (subject, _, object), triplet, row in zip(scene.relations, scene.triplets, rows, strict=True):
         if subject == object:
             continue
-        both = _combinations(drawn[subject], drawn[object])
         shown.append(_combinations(on[subject], on[object]))
+        if not row:
+            continue
+        both = _combinations(drawn[subject], drawn[object])
         pairs.append(both)
         triplets.append(np.repeat(triplet[None], len(both), 0))
     known = np.concatenate(pairs), np.concatenate(triplets), np.concatenate(shown)

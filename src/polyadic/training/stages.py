@@ -369,10 +369,11 @@ class PairStage(RelationStage):
 
     def examples(self, epoch: int) -> Dataset[Any]:
         """List the examples of an epoch."""
+        data = self.config.data
         return Examples(
             self.data.fit,
             self.task,
-            self.source,
+            replace(self.source, one_predicate=data.one_predicate, overlapping=data.overlapping),
             sources=self.config.sources,
             regions=self.setup.regions,
             seed=(self.config.seed, self.name, epoch),

@@ -216,3 +216,21 @@ def test_file_names_may_have_any_characters(command: Command, here: Path, name: 
     assert len([line for line in result.out.splitlines() if line.startswith("photos/")]) == 5
     Path(f"photos/{name}").write_text("no picture")
     assert len(command(*words).err.splitlines()) == 3  # the model, the bad photo, the count
+
+
+def test_pipes_and_devices_are_no_photos_and_no_boxes(command: Command, here: Path) -> None:
+    os.mkfifo("photos/5.png")
+    Path("photos/6.png").symlink_to("/dev/zero")
+    result = command("predict", "pixels", "photos/0.png", "photos/5.png", "photos/6.png", "--detections", "three.jsonl")
+    assert "no file three.jsonl" in result.message
+    lines = Path("boxes.jsonl").read_text().splitlines()
+    more = [lines[0].replace("0.png", f"{at}.png") for at in (5, 6)]
+    Path("three.jsonl").write_text("\n".join([lines[0], *more]))
+    result = command("predict", "pixels", "photos/0.png", "photos/5.png", "photos/6.png", "--detections", "three.jsonl")
+    assert result.code == 1
+    assert "photos/0.png" in result.out
+    assert result.err.count("is not a regular file") == 2
+    os.mkfifo("boxes.json")
+    for option in ("--detections", "--mapping"):
+        words = ("predict", "evidence", "photos/0.png", *BOXES)
+        assert "boxes.json is not a regular file" in command(*words, option, "boxes.json").message

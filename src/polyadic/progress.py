@@ -188,7 +188,10 @@ def request_stop() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the first Ctrl-C, SIGTERM or closed terminal into a requested stop; a second one does not wait."""
+    """Turn the first Ctrl-C, SIGTERM or closed terminal into a requested stop; a second one does not wait.
+
+    Signals that are ignored, as `nohup` and `&` in scripts arrange, stay ignored.
+    """
 
     def on_signal(number: int, frame: object) -> None:
         if _stop.is_set():
@@ -200,6 +203,7 @@ def interruptible() -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()  # only there may handlers be set
     names = ("SIGINT", "SIGTERM", "SIGHUP") if main else ()
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     handlers = {number: signal.signal(number, on_signal) for number in numbers}
     _stop.clear()
     try:

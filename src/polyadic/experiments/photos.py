@@ -8,10 +8,11 @@ from __future__ import annotations
 import glob
 import json
 import os
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ import torch
 from polyadic.model.answers import AnswerOptions, answer, ask
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ScoredPairs
-from polyadic.progress import track
+from polyadic.progress import check, track
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo, path_ends
 from polyadic.structures.relations import Relations
@@ -30,6 +31,7 @@ from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
 PAIRS = 50_000  # of boxes per batch; one photo may have more
+PATIENCE = 0.2  # seconds of waiting for photos after which a stop request is looked for
 
 
 @dataclass(frozen=True)
@@ -155,31 +157,55 @@ def predict_photos(
     resumed job must give the same output as an uninterrupted one.
     """
     batches = [some for some in _batches(items, batch) if any(item.name not in done for item in some)]
-    with ThreadPoolExecutor(1) as reader:
-        ahead: Future[list[Photo | str | None]] | None = None
-        for at, some in enumerate(track(batches, "predicting")):
-            opened = _open_all(some) if ahead is None else ahead.result()
-            ahead = reader.submit(_open_all, batches[at + 1]) if at + 1 < len(batches) else None
-            results = {
-                row: Result(some[row].name, problem=photo) for row, photo in enumerate(opened) if isinstance(photo, str)
-            }
-            groups = [[row for row in range(len(some)) if row not in results]]
-            while groups:
-                group = groups.pop()
-                if not group:
-                    continue
-                photos = [photo for row in group if not isinstance(photo := opened[row], str)]
-                boxes = [given for row in group if (given := some[row].detections) is not None]
-                try:
-                    scored = model.score_many(photos, boxes or None)
-                    for row, photo, pairs in zip(group, photos, scored, strict=True):
-                        results[row] = Result(some[row].name, photo, question(pairs))
-                except (PolyadicError, MemoryError, torch.OutOfMemoryError) as error:
-                    if len(group) > 1:
-                        groups += [[row] for row in group]  # find the one that fails
-                    else:
-                        results[group[0]] = Result(some[group[0]].name, problem=_problem(error, some[group[0]].name))
-            yield from (results[row] for row in range(len(some)) if some[row].name not in done)
+    for some, opened in zip(track(batches, "predicting"), _read_ahead(batches), strict=True):
+        results = {
+            row: Result(some[row].name, problem=photo) for row, photo in enumerate(opened) if isinstance(photo, str)
+        }
+        groups = [[row for row in range(len(some)) if row not in results]]
+        while groups:
+            group = groups.pop()
+            if not group:
+                continue
+            photos = [photo for row in group if not isinstance(photo := opened[row], str)]
+            boxes = [given for row in group if (given := some[row].detections) is not None]
+            try:
+                scored = model.score_many(photos, boxes or None)
+                for row, photo, pairs in zip(group, photos, scored, strict=True):
+                    results[row] = Result(some[row].name, photo, question(pairs))
+            except (PolyadicError, MemoryError, torch.OutOfMemoryError) as error:
+                if len(group) > 1:
+                    groups += [[row] for row in group]  # find the one that fails
+                else:
+                    results[group[0]] = Result(some[group[0]].name, problem=_problem(error, some[group[0]].name))
+        yield from (results[row] for row in range(len(some)) if some[row].name not in done)
+
+
+def _read_ahead(batches: Sequence[Sequence[Item]]) -> Iterator[list[Photo | str | None]]:
+    """Open the photos of each batch while the one before is worked on.
+
+    Daemon threads read: a disk that does not answer blocks neither a requested stop nor the exit.
+    """
+    ahead = _in_background(batches[0]) if batches else None
+    for at in range(len(batches)):
+        assert ahead is not None, "one per batch"
+        while not wait([ahead], PATIENCE).done:
+            check()
+        opened = ahead.result()
+        ahead = _in_background(batches[at + 1]) if at + 1 < len(batches) else None
+        yield opened
+
+
+def _in_background(items: Sequence[Item]) -> Future[list[Photo | str | None]]:
+    future: Future[list[Photo | str | None]] = Future()
+
+    def read() -> None:
+        try:
+            future.set_result(_open_all(items))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    return future
 
 
 def _batches(items: Sequence[Item], most: int) -> Iterator[list[Item]]:

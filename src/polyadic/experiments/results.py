@@ -20,6 +20,7 @@ from polyadic.evaluation.protocol import Protocol, Recall
 from polyadic.files import hide_paths, versions, write_text
 from polyadic.model.relation_model import RelationModel
 from polyadic.structures.detections import Detections
+from polyadic.structures.inputs import regular_file
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.region_cache import digest
@@ -111,7 +112,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 def read_rows(path: Path) -> tuple[Row, ...]:
     """Read what `write_results` wrote."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with regular_file(path).open(encoding="utf-8", newline="") as file:
             records = list(csv.reader(file, strict=True))
         if not {"what"} <= set(records[0]) <= set(COLUMNS):
             raise ValueError(f"unknown columns {records[0]}")

@@ -33,6 +33,7 @@ from polyadic.io.published import coco_images, located, read_lu_detections, read
 from polyadic.io.store import read_tensors, write_tensors
 from polyadic.structures.detections import Detections, assemble
 from polyadic.structures.images import path_ends
+from polyadic.structures.inputs import regular_file
 from polyadic.structures.labels import UNKNOWN, LabelReader, NameMapping, UnknownPolicy, read_file, warn_dropped
 from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -182,7 +183,7 @@ def existing(path: str | Path) -> Path:
         raise PolyadicError(f"{path} is a folder, expected a file")
     if not path.exists():
         raise PolyadicError(f"no file {path}")
-    return path
+    return regular_file(path)
 
 
 def _writable(path: str | Path, overwrite: bool) -> Path:

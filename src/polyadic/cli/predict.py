@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from polyadic.cli.options import check_resume, parse_k
+from polyadic.cli.options import check_resume, echo, parse_k
+from polyadic.config.settings import MOST_THREADS
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
@@ -149,7 +150,14 @@ def command(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.", rich_help_panel=_SPEED)] = "auto",
     threads: Annotated[
         int,
-        typer.Option("--threads", metavar="N", min=0, help="CPU threads; 0: torch decides.", rich_help_panel=_SPEED),
+        typer.Option(
+            "--threads",
+            metavar="N",
+            min=0,
+            max=MOST_THREADS,
+            help="CPU threads; 0: torch decides.",
+            rich_help_panel=_SPEED,
+        ),
     ] = 0,
 ) -> None:
     """Find relations in photos: who does what to whom.
@@ -197,7 +205,7 @@ def command(
             for result in predict_photos(model, items, question, batch=batch, done=done):
                 if result.problem is not None:
                     failed += 1
-                    say(f"polyadic: skipped: {_printable(result.problem)}")
+                    say(f"polyadic: skipped: {result.problem}")
                     continue
                 if result.name in targets:
                     draw(result, targets[result.name])
@@ -205,19 +213,19 @@ def command(
                     log.write(result)
                 else:
                     if not written and not as_json:
-                        typer.echo(f"# {_meaning(question)}")
+                        echo(f"# {_meaning(question)}")
                     _print(result, as_json)
                 written, relations = written + 1, relations + len(result.relations)
         except Interrupted:
             how = "with --resume" if log is not None else "with the same command"
-            typer.echo(f"polyadic: stopped after {written:,} photos; continue {how}", err=True)
+            echo(f"polyadic: stopped after {written:,} photos; continue {how}", err=True)
             raise typer.Exit(130) from None
     _report_dropped(model, detections)
     where = _joined(out, drawn)
     if where:
-        typer.echo(f"{written:,} photo{'s' * (written != 1)}, {relations:,} relations: {where}", err=as_json)
+        echo(f"{written:,} photo{'s' * (written != 1)}, {relations:,} relations: {where}", err=as_json)
     if failed:
-        typer.echo(f"polyadic: {failed:,} of {written + failed:,} photos failed", err=True)
+        echo(f"polyadic: {failed:,} of {written + failed:,} photos failed", err=True)
         raise typer.Exit(1)
 
 
@@ -302,7 +310,7 @@ def _set_detector(
 
         if not weights_file(word).exists():
             size = f"{pretrained(word).meta['_file_size']:.0f} MB"
-            typer.echo(f"downloading the weights of torchvision's {word} once, {size}", err=True)
+            echo(f"downloading the weights of torchvision's {word} once, {size}", err=True)
     try:
         detector = load_detector(
             word, model.vocabulary, device=model.device, names=names, mapping=mapping, unknown=unknown
@@ -325,9 +333,9 @@ def _print_context(
     if label_map is not None:
         boxes += f" ({label_map.summary()}{'' if verbose else '; -v lists them'})"
     name = str(run or f"{next(iter(MODELS))} (pretrained)")
-    typer.echo(_printable(f"model: {name}; boxes: {boxes}"), err=True)
+    echo(f"model: {name}; boxes: {boxes}", err=True)
     if label_map is not None and verbose:
-        typer.echo(label_map.report(), err=True)
+        echo(label_map.report(), err=True, lines=True)
 
 
 def _fingerprint(
@@ -402,7 +410,7 @@ def _done(log: PhotoLog | None, items: Sequence[Item]) -> set[str]:
         return set()
     done = log.done.intersection(item.name for item in items)
     if done:
-        typer.echo(f"skipping {len(done):,} photos that are already in {log.path}", err=True)
+        echo(f"skipping {len(done):,} photos that are already in {log.path}", err=True)
     return done
 
 
@@ -424,18 +432,18 @@ def _print(result: Result, as_json: bool) -> None:
 
     relations = result.relations
     if as_json:
-        typer.echo(to_line(result.to_record()))
+        echo(to_line(result.to_record()))
         return
-    typer.secho(_printable(result.name), bold=True)
+    echo(result.name, bold=True)
     rows = [(row.box_names[0], row.names[1], row.box_names[1]) for row in relations]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for row, number in zip(rows, relations.percentages(), strict=True):
         words = "  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True))
-        typer.echo(_printable(f"  {words}  {number:>5}"))
+        echo(f"  {words}  {number:>5}")
     if not rows:
         boxes = len(relations.boxes)
         why = "no boxes were found" if not boxes else "only one box was found" if boxes == 1 else relations.note
-        typer.echo(_printable(f"  no relations: {why}"))
+        echo(f"  no relations: {why}")
     sys.stdout.flush()
 
 
@@ -445,9 +453,4 @@ def _report_dropped(model: RelationModel, detections: Path | None) -> None:
     if dropped:
         most = ", ".join(f"{name} ({n:,})" for name, n in dropped.most_common(5))
         more = f" and {len(dropped) - 5} more classes" if len(dropped) > 5 else ""
-        typer.echo(f"note: dropped {dropped.total():,} boxes of classes unknown to the model: {most}{more}", err=True)
-
-
-def _printable(text: str) -> str:
-    """Escape what is not printable, so that the text stays on one line."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+        echo(f"note: dropped {dropped.total():,} boxes of classes unknown to the model: {most}{more}", err=True)

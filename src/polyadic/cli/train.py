@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyadic.cli.options import DataRoot, Overwrite, Resume, check_resume, long_job, split_words, with_fields
+from polyadic.cli.options import DataRoot, Overwrite, Resume, check_resume, echo, long_job, split_words, with_fields
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def command(
     why = (
         f"chosen by held-out {best.get('chosen_by', '')}: {numbers}" if numbers else "the last, as nothing is held out"
     )
-    typer.echo(f"model: {out / 'model'}, stage {best['stage']}, epoch {best['epoch']}, {why}")
-    typer.echo(f"{time.monotonic() - start:,.0f} seconds; curves: tensorboard --logdir {out}")
-    typer.echo(f"next: polyadic evaluate {out}{_split_to_evaluate(config)}")
+    echo(f"model: {out / 'model'}, stage {best['stage']}, epoch {best['epoch']}, {why}")
+    echo(f"{time.monotonic() - start:,.0f} seconds; curves: tensorboard --logdir {out}")
+    echo(f"next: polyadic evaluate {out}{_split_to_evaluate(config)}")
 
 
 def _resumed(out: Path, name: str | None, data: Path | None) -> Config:
@@ -97,7 +97,7 @@ def _chosen(name: str | None, data: Path | None, dataset: str | None) -> Config:
         if name in OWN:
             images = len(load_dataset(layout, data, "train"))
             config = fit_size(name, images).change(**{"data.dataset": layout})
-            typer.echo(f"{data}: {layout}, {images:,} training images; preset {name}: {_summary(config)}", err=True)
+            echo(f"{data}: {layout}, {images:,} training images; preset {name}: {_summary(config)}", err=True)
         elif (dataset or config.data.dataset) != layout:
             raise PolyadicError(
                 f"--data: {data} has the layout of {layout}, but {name} is for {dataset or config.data.dataset}: "
@@ -154,11 +154,11 @@ def config_command(
     from polyadic.config import load_config
 
     if source is not None:
-        typer.echo(load_config(source).to_toml())
+        echo(load_config(source).to_toml(), lines=True)
         return
     width = max(map(len, CONFIGS))
     for name, config in CONFIGS.items():
-        typer.echo(f"{name:{width}}  {_summary(config)}")
+        echo(f"{name:{width}}  {_summary(config)}")
 
 
 def _summary(config: Config) -> str:

@@ -310,13 +310,9 @@ class PhotoLog:
 
 
 def to_line(record: dict[str, Any]) -> str:
-    """Format JSON in one line; file names that are not valid Unicode are escaped."""
+    """Format JSON in one line; escape all letters if a name has some that cannot be printed, or are no Unicode."""
     line = json.dumps(record, ensure_ascii=False)
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        return json.dumps(record)
-    return line
+    return line if line.isprintable() else json.dumps(record)
 
 
 def drawing_paths(

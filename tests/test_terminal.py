@@ -101,10 +101,10 @@ def test_progress_is_escaped(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert "\x1b]0;" not in capsys.readouterr().err
 
 
-def run(words: str, **streams: int) -> subprocess.CompletedProcess[str]:
+def run(words: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command under a shell."""
     line = f"exec {sys.executable} -c 'from polyadic.cli import main; main()' {words}"
-    return subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False, **streams)
+    return subprocess.run(["sh", "-c", line], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
 
 
 def test_a_closed_output_is_discarded() -> None:

@@ -84,7 +84,8 @@ def train(
     from polyadic.training.detector import train_detector
 
     start = time.monotonic()
-    with replacing(out.expanduser(), overwrite), long_job(f"polyadic detect train --resume --out {out}"):
+    inputs = (name, config.data.root, config.weights)
+    with replacing(out.expanduser(), overwrite, inputs), long_job(f"polyadic detect train --resume --out {out}"):
         train_detector(config, out, resume=resume)
     best = best_of(out.expanduser())
     numbers = ", ".join(f"{name} {value:.2f}" for name, value in best["held_out"].items())

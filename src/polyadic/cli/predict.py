@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -187,20 +188,24 @@ def command(
     if detector is not None:
         _set_detector(model, detector, names, table or mapping, unknown)
     items = _items(model, photos, detections, categories, table or mapping, unknown)
+    files = (detections, names, categories, mapping if table is None else table_file())
+    inputs = [*photos, *files, *_files_of(run, detector)]
     targets = {}
     if drawn is not None:
         replace = overwrite or resume
-        targets = drawing_paths(photos, paths, drawn.expanduser(), suffix=draw_as, overwrite=replace)
-    log = None
+        targets = drawing_paths(
+            photos, paths, drawn.expanduser(), suffix=draw_as, overwrite=replace, inputs=[*files, out]
+        )
+    opened: AbstractContextManager[PhotoLog | None] = nullcontext()
     if out is not None:
-        files = (detections, names, categories, mapping if table is None else table_file())
-        fingerprint = _fingerprint(run, detector, files, (question, unknown))
-        log = PhotoLog(out.expanduser(), fingerprint, resume=resume, overwrite=overwrite)
-    done = _done(log, items)
-    if verbose or (log is None and not as_json):
-        _print_context(run, model, detector, detections, verbose)
+        fingerprint = _fingerprint(_files_of(run, detector), files, (question, unknown))
+        inputs += targets.values()
+        opened = PhotoLog.open(out.expanduser(), fingerprint, resume=resume, overwrite=overwrite, inputs=inputs)
     failed = written = relations = 0
-    with showing(), interruptible():
+    with opened as log, showing(), interruptible():
+        done = _done(log, items)
+        if verbose or (log is None and not as_json):
+            _print_context(run, model, detector, detections, verbose)
         try:
             for result in predict_photos(model, items, question, batch=batch, done=done):
                 if result.problem is not None:
@@ -338,12 +343,8 @@ def _print_context(
         echo(label_map.report(), err=True, lines=True)
 
 
-def _fingerprint(
-    run: Path | None, detector: str | None, others: Sequence[Path | None], options: Sequence[object]
-) -> str:
-    """Hash everything that a record depends on except its photo: files and options."""
-    import hashlib
-
+def _files_of(run: Path | None, detector: str | None) -> list[Path | None]:
+    """List the files of the model, then None, then those of the detector."""
     from polyadic.detectors import COCO_NETWORKS
     from polyadic.detectors.coco import weights_file
     from polyadic.pretrained import model_folder
@@ -351,15 +352,28 @@ def _fingerprint(
     weights = None
     if detector is not None:
         weights = weights_file(detector) if detector in COCO_NETWORKS else Path(detector)
+    return [*_model_files(run or model_folder()), None, *_model_files(weights)]
+
+
+def _fingerprint(files: Sequence[Path | None], others: Sequence[Path | None], options: Sequence[object]) -> str:
+    """Hash everything that a record depends on except its photo: files and options."""
+    import hashlib
+
     value = hashlib.sha256(repr(tuple(options)).encode())
-    for path in (run or model_folder(), weights, *others):
+    value.update(b"|")
+    for path in files:
+        value.update(b"|" if path is None else hashlib.sha256(path.read_bytes()).digest())
+    for path in others:
         value.update(b"|")
-        for file in [] if path is None else _model_files(path.expanduser()):
-            value.update(hashlib.sha256(file.read_bytes()).digest())
+        if path is not None:
+            value.update(hashlib.sha256(path.expanduser().read_bytes()).digest())
     return value.hexdigest()[:16]
 
 
-def _model_files(path: Path) -> list[Path]:
+def _model_files(path: Path | None) -> list[Path]:
+    if path is None:
+        return []
+    path = path.expanduser()
     if path.is_file():
         return [path]
     model = path / "model" if (path / "model").is_dir() else path

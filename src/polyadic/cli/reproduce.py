@@ -56,6 +56,7 @@ def demo_command(
     from polyadic.cli.tables import ablation_table
     from polyadic.experiments import demo
     from polyadic.experiments.pictures import draw_toy
+    from polyadic.experiments.results import check_target
     from polyadic.experiments.runs import open_run
 
     start = time.monotonic()
@@ -67,6 +68,7 @@ def demo_command(
     )
     if (out / "ablation.csv").exists():
         echo(f"{out} exists: trained runs in it are kept. Remove the folder to start over.\n", lines=True)
+    check_target(out / "ablation.csv")
     run = out / f"rank-{demo.RANKS[-1]}-seed-0"
     with long_job():
         results = demo.demo(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,7 +50,9 @@ def command(
     from polyadic.training import train
 
     start = time.monotonic()
-    with replacing(out.expanduser(), overwrite), long_job(f"polyadic train --resume --out {out}"):
+    sources = (name, config.data.root, config.data.detections, config.data.detector, config.data.simulate)
+    inputs = (*sources, config.pixels.weights)
+    with replacing(out.expanduser(), overwrite, inputs), long_job(f"polyadic train --resume --out {out}"):
         train(config, out, resume=resume)
     best = best_of(out.expanduser())
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in best["held_out"].items())
@@ -119,8 +121,11 @@ def _split_to_evaluate(config: Config) -> str:
 
 
 @contextmanager
-def replacing(folder: Path, overwrite: bool) -> Iterator[None]:
-    """With `overwrite`, remove the run in the folder, but only once a new one has begun in its place."""
+def replacing(folder: Path, overwrite: bool, inputs: Iterable[str | Path | None]) -> Iterator[None]:
+    """With `overwrite`, remove the run in the folder, but only once a new one has begun in its place.
+
+    `inputs` are files and folders that training reads; what is not a path is harmless.
+    """
     from polyadic.experiments.runs import RUN_FILES, is_run
 
     if not overwrite or not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
@@ -132,6 +137,9 @@ def replacing(folder: Path, overwrite: bool) -> Iterator[None]:
     others = sorted({path.name for path in folder.iterdir()} - RUN_FILES)
     if others:
         raise PolyadicError(f"--overwrite would delete {others[0]}, which is not part of the run {folder}: move it")
+    for source in inputs:
+        if source and Path(source).expanduser().resolve().is_relative_to(folder):
+            raise PolyadicError(f"--overwrite would delete {source}, which is an input: choose another --out")
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     folder.rename(old)
     try:

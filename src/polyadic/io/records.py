@@ -28,7 +28,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from polyadic.files import atomic_write, parse_json
+from polyadic.files import atomic_write, check_output, parse_json
 from polyadic.io.published import coco_images, located, read_lu_detections, read_lu_relations, read_motifs
 from polyadic.io.store import read_tensors, write_tensors
 from polyadic.structures.detections import Detections, assemble
@@ -187,12 +187,7 @@ def existing(path: str | Path) -> Path:
 
 
 def _writable(path: str | Path, overwrite: bool) -> Path:
-    path = Path(path).expanduser()
-    if path.exists() and not overwrite:
-        raise PolyadicError(f"{path} exists; choose another name, or overwrite=True")
-    if not path.parent.is_dir():
-        raise PolyadicError(f"no folder {path.parent} to write {path.name} in")
-    return path
+    return check_output(Path(path).expanduser(), "records", replace=overwrite)
 
 
 def _line(record: dict[str, Any]) -> bytes:

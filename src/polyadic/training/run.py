@@ -11,7 +11,7 @@ import os
 import pickle
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from polyadic.config import Config, DetectorConfig, difference, leaves
-from polyadic.files import atomic_write, write_text
+from polyadic.files import atomic_write, lock, write_text
 from polyadic.progress import undisturbed
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -142,26 +142,9 @@ def load(folder: Path) -> tuple[Checkpoint, dict[str, Any], dict[str, Any]]:
         ) from error
 
 
-@contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Lock the folder. The system drops the lock when the process ends; without `fcntl` there is none."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    try:
-        file = (folder / LOCK_FILE).open("w")
-    except OSError as error:
-        raise PolyadicError(f"cannot write to {folder} ({error.strerror})") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise PolyadicError(f"{folder}: another process is training in it; wait for it, or stop it") from error
-        except OSError:  # a file system without locks
-            pass
-        yield
+def only_one(folder: Path) -> AbstractContextManager[None]:
+    """Lock the folder."""
+    return lock(folder / LOCK_FILE, f"{folder}: another process is training in it; wait for it, or stop it")
 
 
 class MetricLog:

@@ -153,7 +153,10 @@ def best_of(folder: Path) -> dict[str, Any]:
 def training_seconds(folder: Path) -> float:
     """Sum the time of a run's training steps, without interruptions, region features and validation."""
     total = last = 0.0
-    for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines():
+    path = folder / "log.jsonl"
+    if not path.exists():
+        return math.nan  # the log could not be written
+    for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if entry["event"] == "step":
             now = float(entry["seconds"])

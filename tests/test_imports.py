@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "polyadic"
 # each other.
 LAYERS = [
     {"structures"},
-    {"files", "progress", "config", "boxes", "cp", "pretrained"},
+    {"files", "progress", "config", "compiled", "boxes", "cp", "pretrained"},
     {"prior", "draw"},
     {"ranking", "evaluation", "io", "datasets", "detectors"},
     {"model"},

@@ -9,12 +9,12 @@ fused multiply-add.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from polyadic.compiled import compiled as _compiled
 
 LAST = np.int64(2**62)  # behind every flat index
 SEEDS = 16  # of the heaviest triplets, for the first bar
@@ -22,14 +22,6 @@ LOOSE = 1 + 1e-9
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-def _compiled(function: Callable[..., Any]) -> Any:
-    """Compile on first use and keep the machine code on disk, or in memory where no folder can be written."""
-    try:
-        return njit(cache=True, nogil=True)(function)
-    except RuntimeError:
-        return njit(nogil=True)(function)
 
 
 @_compiled

@@ -105,9 +105,10 @@ def test_a_file_with_other_content_or_options_is_not_resumed(command: Command, h
     for foreign in (b"a note that somebody keeps", b'{"image": "x"}\n', b"text\n", b'{"objects": []}'):
         Path("note").write_bytes(foreign)
         assert "note, line 1: not a record of `polyadic predict`" in command(*words, "note", "--resume").message
+        assert "note was not written by polyadic" in command(*words, "note", "--overwrite").message
         assert Path("note").read_bytes() == foreign
-    assert command(*words, "note", "--overwrite").code == 0
-    assert Path("note").read_bytes() == content
+    assert command(*words, "r.jsonl", "--overwrite").code == 0
+    assert Path("r.jsonl").read_bytes() == content
     Path("empty").touch()
     assert command(*words, "empty").code == 0
 
@@ -184,7 +185,7 @@ def test_a_drawing_never_replaces_a_photo(command: Command, here: Path) -> None:
         words = ("predict", "evidence", "photos", *BOXES, "--draw", folder)
         for options in (("--overwrite",), ("--resume", "--out", "r")):
             message = command(*words, *options).message
-            assert f"--draw: {folder}/0.png is one of the photos" in message
+            assert f"--draw: {folder}/0.png is one of the inputs" in message
     assert Path("photos/0.png").read_bytes() == before
 
 
@@ -216,3 +217,90 @@ def test_file_names_may_have_any_characters(command: Command, here: Path, name: 
     assert len([line for line in result.out.splitlines() if line.startswith("photos/")]) == 5
     Path(f"photos/{name}").write_text("no picture")
     assert len(command(*words).err.splitlines()) == 3  # the model, the bad photo, the count
+
+
+def test_pipes_and_devices_are_no_photos_and_no_boxes(command: Command, here: Path) -> None:
+    os.mkfifo("photos/5.png")
+    Path("photos/6.png").symlink_to("/dev/zero")
+    result = command("predict", "pixels", "photos/0.png", "photos/5.png", "photos/6.png", "--detections", "three.jsonl")
+    assert "no file three.jsonl" in result.message
+    lines = Path("boxes.jsonl").read_text().splitlines()
+    more = [lines[0].replace("0.png", f"{at}.png") for at in (5, 6)]
+    Path("three.jsonl").write_text("\n".join([lines[0], *more]))
+    result = command("predict", "pixels", "photos/0.png", "photos/5.png", "photos/6.png", "--detections", "three.jsonl")
+    assert result.code == 1
+    assert "photos/0.png" in result.out
+    assert result.err.count("is not a regular file") == 2
+    os.mkfifo("boxes.json")
+    for option in ("--detections", "--mapping"):
+        words = ("predict", "evidence", "photos/0.png", *BOXES)
+        assert "boxes.json is not a regular file" in command(*words, option, "boxes.json").message
+
+
+@pytest.mark.parametrize("name", ["photos/0.png", "photos/hard.png", "boxes.jsonl", "own/config.json", "own/link.json"])
+def test_an_output_is_never_an_input(command: Command, here: Path, name: str) -> None:
+    shutil.copytree("evidence", "own")
+    os.link("photos/0.png", "photos/hard.png")
+    Path("own/link.json").symlink_to("config.json")
+    before = Path(name).read_bytes()
+    for option in ("--overwrite", "--resume"):
+        words = ("predict", "own", "photos/0.png", "photos/1.png", *BOXES, "--out", name, option)
+        assert f"--out: {name} is one of the inputs" in command(*words).message
+        assert Path(name).read_bytes() == before
+    words = ("predict", "own", "photos/0.png", *BOXES, "--draw", "new", "--out", "new/0.png")
+    Path("new").mkdir()
+    assert "--out: new/0.png is one of the inputs" in command(*words).message, "or another output"
+
+
+@pytest.mark.parametrize(
+    "content", ["x\n", "{}", '{"image": "x", "boxes": []}', '[{"made": 1}]', "{" * 5000, "\x89PNG"]
+)
+def test_only_our_own_files_are_overwritten(command: Command, here: Path, content: str) -> None:
+    for name, option in (("notes.txt", "--out"), ("d/0.png", "--draw"), ("d/0.svg", "--draw")):
+        Path("d").mkdir(exist_ok=True)
+        Path(name).write_text(content)
+        words = ("predict", "evidence", "photos/0.png", *BOXES, "--draw-as", name[-3:] if option == "--draw" else "png")
+        message = command(*words, option, "d" if option == "--draw" else name, "--overwrite").message
+        assert f"{option}: {name} was not written by polyadic" in message
+        assert Path(name).read_text() == content
+        Path(name).unlink()
+        for overwrite in ((), ("--overwrite",)):  # ours is
+            assert command(*words, option, "d" if option == "--draw" else name, *overwrite).code == 0
+    photo(0).save("d/0.png")
+    assert "d/0.png was not written by polyadic" in command(*words[:-1], "png", "--draw", "d", "--overwrite").message
+
+
+def test_two_processes_cannot_write_one_output(command: Command, here: Path) -> None:
+    words = ("predict", "evidence", "photos", *BOXES, "--out", "r.jsonl")
+    assert command(*words).code == 0
+    content = Path("r.jsonl").read_bytes()
+    with PhotoLog.open(Path("r.jsonl"), records("r.jsonl")[0]["made"], resume=True, overwrite=False) as log:
+        assert len(log.done) == 5
+        for option in ("--resume", "--overwrite"):
+            assert "another process is writing r.jsonl" in command(*words, option).message
+    assert Path("r.jsonl").read_bytes() == content
+    assert command(*words, "--resume").code == 0
+
+
+def test_a_file_with_repeated_images_is_not_resumed(command: Command, here: Path) -> None:
+    words = ("predict", "evidence", "photos", *BOXES, "--out", "r.jsonl")
+    assert command(*words).code == 0
+    content = Path("r.jsonl").read_bytes()
+    Path("r.jsonl").write_bytes(content + content)
+    message = command(*words, "--resume").message
+    assert "r.jsonl, line 6: 'photos/0.png' is repeated" in message
+    line = json.loads(content.splitlines()[0])
+    Path("r.jsonl").write_text(json.dumps({**line, "image": ["a"]}) + "\n")
+    assert "line 1: not a record" in command(*words, "--resume").message
+
+
+def test_a_drawing_appears_when_it_is_complete(command: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("predict", "evidence", "photos/0.png", *BOXES, "--draw", "d")
+
+    def full(self: Any, file: Any, *rest: Any, **more: Any) -> None:
+        Path(file).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("PIL.Image.Image.save", full)
+    assert "d/0.png cannot be written (No space left on device)" in command(*words).err
+    assert list(Path("d").iterdir()) == []

@@ -15,8 +15,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "polyadic"
 # each other.
 LAYERS = [
     {"structures"},
-    {"files", "progress", "config", "boxes", "cp", "draw", "pretrained"},
-    {"prior"},
+    {"files", "progress", "config", "compiled", "boxes", "cp", "pretrained"},
+    {"prior", "draw"},
     {"ranking", "evaluation", "io", "datasets", "detectors"},
     {"model"},
     {"training"},

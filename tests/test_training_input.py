@@ -22,10 +22,11 @@ from polyadic.datasets.toy.world import World, write
 from polyadic.model.relation_model import RelationModel
 from polyadic.progress import Interrupted, interruptible
 from polyadic.structures.scenes import Dataset
-from polyadic.structures.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 from polyadic.training import examples as data
 from polyadic.training import run_config, train
 from polyadic.training.region_cache import FeatureCache, in_bytes
+from polyadic.training.run import Checkpoint, MetricLog
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads
@@ -164,6 +165,38 @@ def test_a_full_disk_during_a_checkpoint_leaves_the_one_before_and_the_model(
     assert not list(stopped.glob(".*.part"))
     RelationModel.load(stopped)
     assert same(train(EVIDENCE, stopped, resume=True).state_dict(), whole.model.state_dict())
+
+
+@pytest.mark.parametrize("place", ["device", "board", "start"])
+def test_training_goes_on_without_log_and_curves_and_says_so_once(
+    whole: Ended, stopped: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    with monkeypatch.context() as patch:
+        if place == "device":  # really full
+            patch.setattr("polyadic.training.run._start_board", lambda *_: open("/dev/full", "wb"))  # noqa: SIM115
+        else:
+            patch.setattr(f"polyadic.training.run.{'_add_scalars' if place == 'board' else '_start_board'}", full)
+        with pytest.warns(PolyadicWarning, match="goes on without log and curves") as notes:
+            model = train(EVIDENCE, stopped, resume=True)
+    assert same(model.state_dict(), whole.model.state_dict())
+    assert len([note for note in notes if "without log" in str(note.message)]) == 1
+    for line in (stopped / "log.jsonl").read_text().splitlines():
+        json.loads(line)  # none is partial
+
+
+def test_a_log_that_cannot_grow_has_no_partial_line(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    log = MetricLog(tmp_path, Checkpoint())
+    log.write("step", 1, {"loss": 1.0}, stage="triplets")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.path.stat().st_size + 20, hard))
+    try:
+        with pytest.warns(PolyadicWarning, match="goes on without log"):
+            log.write("step", 2, {"loss": 2.0}, stage="triplets")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.write("step", 3, {"loss": 3.0}, stage="triplets")
+    assert [json.loads(line)["total"] for line in log.path.read_text().splitlines()] == [1]
 
 
 def test_a_full_disk_while_the_best_model_is_written_leaves_the_one_before(

@@ -1,4 +1,4 @@
-"""Read and write the files of saved models: atomic writes, one-line errors for damaged files."""
+"""Read and write files: what may be replaced, atomic writes, locks, one-line errors for damaged files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -23,6 +23,106 @@ if TYPE_CHECKING:
 
 
 WEIGHTS = "model.safetensors"
+MARK = "polyadic"  # in our pictures: the text Software of a PNG, a comment of an SVG
+_RECORD = b'{"image": '  # the start of a record of `polyadic predict`
+_LONGEST = 1 << 26  # bytes that are read of a first line, or of a JSON file
+
+Kind = Literal["predictions", "records", "drawing", "results"]
+
+
+Identities = frozenset[str | tuple[int, int]]
+
+
+def identify(paths: Iterable[Path | None]) -> Identities:
+    """Collect what identifies files and folders under any name: real path, device and inode. None are left out."""
+    found: set[str | tuple[int, int]] = set()
+    for path in paths:
+        if path is not None:
+            found.add(os.path.realpath(path.expanduser()))
+            with suppress(OSError):
+                status = path.expanduser().stat()
+                found.add((status.st_dev, status.st_ino))
+    return frozenset(found)
+
+
+def check_output(
+    path: Path, kind: Kind, *, option: str = "", inputs: Identities = frozenset(), replace: bool = False
+) -> Path:
+    """Check that a file may be written: it is new, or `replace` and one of ours; and it is never an input.
+
+    Args:
+        path: The file.
+        kind: What will be written; only a file of the same kind is replaced.
+        option: The option that names it, for errors.
+        inputs: What is read.
+        replace: Whether an existing file may be replaced.
+    """
+    check_place(path, option=option, inputs=inputs)
+    name = f"{option}: {path}" if option else str(path)
+    if path.exists() and path.stat().st_size:
+        if not replace:
+            raise PolyadicError(
+                f"{name} exists; choose another name, or {'--overwrite' if option else 'overwrite=True'}"
+            )
+        if not is_ours(path, kind):
+            raise PolyadicError(f"{name} was not written by polyadic ({kind}), so it is not replaced: move it")
+    return path
+
+
+def check_place(path: Path, *, option: str = "", inputs: Identities = frozenset()) -> None:
+    """Check that a path is, or can be, a file in an existing folder, and is not an input."""
+    before = f"{option}: " if option else ""
+    if path.is_dir():
+        raise PolyadicError(f"{before}{path} is a folder, expected a file")
+    if path.exists() and not path.is_file():
+        raise PolyadicError(f"{before}{path} is not a regular file; choose another name")
+    if not path.parent.is_dir():
+        raise PolyadicError(f"{before}no folder {path.parent} to write {path.name} in")
+    if identify([path]) & inputs:
+        raise PolyadicError(f"{before}{path} is one of the inputs: choose another name")
+
+
+def is_ours(path: Path, kind: Kind) -> bool:
+    """Recognise a file that we wrote by its content."""
+    with path.open("rb") as file:
+        head = file.read(512)
+        file.seek(0)
+        if kind == "drawing":
+            return f"Software\0{MARK}".encode() in head or f"<!-- {MARK} -->".encode() in head
+        if path.suffix == ".csv":
+            return head.startswith(b"what,")
+        if kind == "records" and path.suffix == ".safetensors":
+            length = int.from_bytes(file.read(8), "little")
+            return b"polyadic detections" in file.read(min(length, _LONGEST))
+        line = file.read(_LONGEST) if kind == "results" else file.readline(_LONGEST)
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return kind == "predictions" and line[-1:] != b"\n" and line.startswith(_RECORD)  # truncated
+    key = {"predictions": "made", "records": "image"}.get(kind, "versions")
+    return isinstance(record, dict) and key in record
+
+
+@contextmanager
+def lock(path: Path, busy: str) -> Iterator[None]:
+    """Lock a file, which is created if need be; `busy` is the error if another process holds the lock.
+
+    The system drops the lock when the process ends; without `fcntl` there is none.
+    """
+    try:
+        file = path.open("ab")
+    except OSError as error:
+        raise PolyadicError(f"cannot write to {path.parent} ({error.strerror})") from error
+    with file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PolyadicError(busy) from None
+        except (ImportError, OSError):  # a system or a file system without locks
+            pass
+        yield
 
 
 @contextmanager
@@ -31,7 +131,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     Readers and a crash see the old file or the new one, never a part of it.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    name = path.name if len(os.fsencode(path.name)) <= 200 else path.name[:50]  # names have 255 bytes
+    part = path.with_name(f".{name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         yield part
         mask = os.umask(0)

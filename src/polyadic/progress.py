@@ -1,4 +1,4 @@
-"""Show the progress of long jobs, and stop them cleanly at Ctrl-C.
+"""Show the progress of long jobs, and stop them cleanly at Ctrl-C; escape text on its way to the terminal.
 
 Library code reports by `say` and `track` and may be stopped wherever it calls `check`. Nothing is shown outside
 `showing`, and Ctrl-C is an ordinary KeyboardInterrupt outside `interruptible`: the command line enters both.
@@ -10,10 +10,11 @@ import signal
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +23,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SILENCE = 30.0  # seconds after which a task without a terminal reports where it is
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""Escape what a terminal may obey or hide: names in files are not trusted. `lines` keeps line breaks.
+
+    >>> printable("a\x1b[2J dog")
+    'a\\x1b[2J dog'
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if _is_plain(letter) or (lines and letter == "\n") else repr(letter)[1:-1] for letter in text)
+
+
+def _is_plain(letter: str) -> bool:
+    return letter.isprintable() or unicodedata.category(letter) == "Zs"
+
+
+def safe_console(**options: Any) -> Console:
+    """Create a rich console that escapes all text that it prints, and takes none of it for markup."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class SafeConsole(Console):
+        def render(self, *arguments: Any, **more: Any) -> Iterator[Segment]:
+            for text, style, control in super().render(*arguments, **more):
+                yield Segment(text if control else printable(text, lines=True), style, control)
+
+    return SafeConsole(markup=False, highlight=False, emoji=False, **options)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -104,15 +133,15 @@ def reporting(reporter: Reporter) -> Iterator[None]:
 @contextmanager
 def showing() -> Iterator[None]:
     """Show progress on stderr: a bar on a terminal; elsewhere lines, at least one in `SILENCE` seconds of a task."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = safe_console(stderr=True)
     if not console.is_terminal:
         with reporting(_Lines(console)):
             yield
         return
-    columns = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[numbers]}")
+    description = TextColumn("{task.description}", markup=False)  # a file's name may look like markup
+    columns = description, BarColumn(20), TextColumn("{task.fields[numbers]}")
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bars, reporting(_Bars(bars)):
         yield
 
@@ -126,7 +155,7 @@ class _Lines(Reporter):
         self.spoke = time.monotonic()
 
     def say(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(line), soft_wrap=True)
         self.spoke = time.monotonic()
 
     def begin(self, text: str, total: int | None) -> None:
@@ -188,7 +217,10 @@ def request_stop() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the first Ctrl-C, SIGTERM or closed terminal into a requested stop; a second one does not wait."""
+    """Turn the first Ctrl-C, SIGTERM or closed terminal into a requested stop; a second one does not wait.
+
+    Signals that are ignored, as `nohup` and `&` in scripts arrange, stay ignored.
+    """
 
     def on_signal(number: int, frame: object) -> None:
         if _stop.is_set():
@@ -200,6 +232,7 @@ def interruptible() -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()  # only there may handlers be set
     names = ("SIGINT", "SIGTERM", "SIGHUP") if main else ()
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     handlers = {number: signal.signal(number, on_signal) for number in numbers}
     _stop.clear()
     try:

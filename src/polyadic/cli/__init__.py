@@ -7,13 +7,14 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 import polyadic
 from polyadic.cli import data, detect, evaluate, predict, reproduce, train
-from polyadic.cli.options import ANY, examples
+from polyadic.cli.options import ANY, echo, examples
 from polyadic.structures.vocabulary import PolyadicError
 
 app = typer.Typer(
@@ -70,7 +71,7 @@ app.add_typer(reproduce.app, name="reproduce")
 
 def _version(asked: bool | None) -> None:
     if asked:
-        typer.echo(f"polyadic {polyadic.__version__}")
+        echo(f"polyadic {polyadic.__version__}")
         raise typer.Exit()
 
 
@@ -86,23 +87,42 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command. User errors print one line, no traceback."""
     warnings.showwarning = _note
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # names may have letters that the terminal lacks
     try:
-        app(args=spread(sys.argv[1:] if arguments is None else arguments), prog_name="polyadic")
+        try:
+            app(args=spread(sys.argv[1:] if arguments is None else arguments), prog_name="polyadic")
+        finally:
+            sys.stdout.flush()  # here, where a failure is reported
     except PolyadicError as error:
-        print(f"polyadic: {error}", file=sys.stderr)
+        echo(f"polyadic: {error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("polyadic: stopped", file=sys.stderr)
+        echo("polyadic: stopped", err=True)
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
+        _discard_output()  # its reader has gone
         sys.exit(141)
     except OSError as error:
-        print(f"polyadic: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        if error.filename is None:
+            _discard_output()  # it cannot be written, e.g. to a full disk
+        echo(f"polyadic: {error.filename or 'output'}: {error.strerror or error}", err=True)
         sys.exit(1)
+
+
+def _open_closed_streams() -> None:
+    """Replace closed standard streams (`>&-`), so that no file that we open takes their place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (takes the lowest free number: its own)
+
+
+def _discard_output() -> None:
+    """Discard what is left of the output: the interpreter would try to write it at exit."""
+    with suppress(OSError):  # no file, in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 _SPREAD = {"--k", "--task", "--top", "--protocol", "--split", "--without", "--ranks"}
@@ -137,4 +157,4 @@ def _note(message: Warning | str, category: type[Warning], *rest: object, **more
     """Print a warning as one line, once."""
     if str(message) not in _noted:
         _noted.add(str(message))
-        print(f"note: {message}", file=sys.stderr)
+        echo(f"note: {message}", err=True)

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from polyadic.cli.options import DATASETS, AsJson, examples, long_job
+from polyadic.cli.options import DATASETS, AsJson, echo, examples, long_job
+from polyadic.config.settings import MOST_SEED
 from polyadic.structures.vocabulary import PolyadicError
 
 app = typer.Typer(help="Download, check, count and convert datasets.", no_args_is_help=True, rich_markup_mode="rich")
@@ -46,7 +47,7 @@ def check(
         checks = [check_split(kind, folder, part) for part in splits]
     report_shared_images(checks)
     if as_json:
-        typer.echo(json.dumps({"dataset": name, "splits": [result.to_json() for result in checks]}))
+        echo(json.dumps({"dataset": name, "splits": [result.to_json() for result in checks]}))
     else:
         for result in checks:
             check_table(name, result, everything)
@@ -67,7 +68,7 @@ def stats(name: Name, root: AnyRoot = None, split: Splits = None, as_json: AsJso
         train = loaded["train"] if "train" in loaded else load_dataset(name, root, "train")
         value["zero-shot"] = zero_shot(train, loaded["test"])
     if as_json:
-        typer.echo(json.dumps(value))
+        echo(json.dumps(value))
     else:
         stats_table(value)
 
@@ -87,9 +88,9 @@ def convert(
     from polyadic.datasets.check import convert as run
 
     for path in run(name, folder_of(name, root), to, out, link_images=link_images):
-        typer.echo(str(path))
+        echo(str(path))
     if name == "vg150":
-        typer.echo("note: loaded as coco every image counts; VG150's own rules apply to vg150 only", err=True)
+        echo("note: loaded as coco every image counts; VG150's own rules apply to vg150 only", err=True)
 
 
 @app.command(epilog=examples("polyadic data fetch vrd --root data/vrd"))
@@ -104,9 +105,9 @@ def fetch(
     with long_job():
         paths = run(name, root, timeout=timeout)
     for path in paths:
-        typer.echo(str(path))
+        echo(str(path))
     if not paths:
-        typer.echo(f"{root} already has all files of {name}")
+        echo(f"{root} already has all files of {name}")
 
 
 @app.command(epilog=examples("polyadic data draw --out world --train 100 --test 20"))
@@ -114,7 +115,7 @@ def draw(
     out: Annotated[Path, typer.Option("--out", help="An empty folder for images and annotations.")],
     train: Annotated[int, typer.Option("--train", help="Number of training scenes.")] = 800,
     test: Annotated[int, typer.Option("--test", help="Number of test scenes.")] = 200,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the generated scenes.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of the generated scenes.")] = 0,
 ) -> None:
     """Write the toy dataset to disk in the format of your own data: PNG images, COCO with rel_annotations."""
     from polyadic.datasets.toy.world import World, write
@@ -122,5 +123,5 @@ def draw(
     with long_job():
         paths = write(World(train, test, seed), out)
     for path in paths:
-        typer.echo(str(path))
-    typer.echo(f"{train + test:,} images in {out / 'images'}; read them as the dataset coco", err=True)
+        echo(str(path))
+    echo(f"{train + test:,} images in {out / 'images'}; read them as the dataset coco", err=True)

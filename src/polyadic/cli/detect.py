@@ -16,6 +16,7 @@ from polyadic.cli.options import (
     Overwrite,
     Resume,
     check_resume,
+    echo,
     examples,
     long_job,
     split_words,
@@ -83,13 +84,14 @@ def train(
     from polyadic.training.detector import train_detector
 
     start = time.monotonic()
-    with replacing(out.expanduser(), overwrite), long_job(f"polyadic detect train --resume --out {out}"):
+    inputs = (name, config.data.root, config.weights)
+    with replacing(out.expanduser(), overwrite, inputs), long_job(f"polyadic detect train --resume --out {out}"):
         train_detector(config, out, resume=resume)
     best = best_of(out.expanduser())
     numbers = ", ".join(f"{name} {value:.2f}" for name, value in best["held_out"].items())
-    typer.echo(f"detector: {out / 'model'}, best at epoch {best['epoch']}: held-out {numbers or 'nothing'}")
-    typer.echo(f"{time.monotonic() - start:,.0f} seconds; curves: tensorboard --logdir {out}")
-    typer.echo(f"next: polyadic detect run {out} --split train --out proposals.safetensors")
+    echo(f"detector: {out / 'model'}, best at epoch {best['epoch']}: held-out {numbers or 'nothing'}")
+    echo(f"{time.monotonic() - start:,.0f} seconds; curves: tensorboard --logdir {out}")
+    echo(f"next: polyadic detect run {out} --split train --out proposals.safetensors")
 
 
 @app.command(epilog=examples("polyadic detect run runs/detector --split test --out test.safetensors"))
@@ -119,13 +121,13 @@ def run(
             overwrite=overwrite,
         )
     images = proposals.images
-    typer.echo(f"{proposals.path}: {images:,} images, {proposals.boxes / max(images, 1):.1f} boxes per image")
+    echo(f"{proposals.path}: {images:,} images, {proposals.boxes / max(images, 1):.1f} boxes per image")
     if proposals.precision:
         where = f" of the first {MOST:,} images" if images > MOST else ""
-        typer.echo(", ".join(f"{name} {value:.1f}" for name, value in proposals.precision.items()) + where)
+        echo(", ".join(f"{name} {value:.1f}" for name, value in proposals.precision.items()) + where)
     if not math.isnan(proposals.ceiling):
         shares = f"{proposals.ceiling:.1f}%, with the right labels: {proposals.labelled:.1f}%"
-        typer.echo(f"relations with both boxes found: {shares}")
+        echo(f"relations with both boxes found: {shares}")
 
 
 @app.command(epilog=examples("polyadic detect config vgg16 > my-detector.toml"))
@@ -136,10 +138,10 @@ def config(
     from polyadic.config import DETECTOR_PRESETS, load_detector_config
 
     if source is not None:
-        typer.echo(load_detector_config(source).to_toml())
+        echo(load_detector_config(source).to_toml(), lines=True)
         return
     width = max(map(len, DETECTOR_PRESETS))
     for name, preset in DETECTOR_PRESETS.items():
         where = f"dataset {preset.data.dataset}, images of {preset.side} to {preset.longest} pixels"
         epochs = f"{preset.training.epochs} epochs"
-        typer.echo(f"{name:{width}}  {preset.network}, {preset.weights} weights, {where}; {epochs}")
+        echo(f"{name:{width}}  {preset.network}, {preset.weights} weights, {where}; {epochs}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from polyadic.cli.options import DATASETS, AsJson, long_job, parse_k
+from polyadic.cli.options import DATASETS, AsJson, echo, long_job, parse_k
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
@@ -402,11 +402,11 @@ def _show(name: str, scores: RunScores, as_json: bool, as_csv: bool, table1: boo
     result, notes = scores.result, [*scores.notes, *scores.result.notes]
     if as_json:
         free = {f"{protocol.name} {protocol.task}": k or "any" for protocol, k in scores.free.items()}
-        typer.echo(json.dumps({"predictions": name, **result.to_json(), "notes": notes, "free_k": free}))
+        echo(json.dumps({"predictions": name, **result.to_json(), "notes": notes, "free_k": free}))
     elif as_csv:
-        typer.echo(_csv(result), nl=False)
+        echo(_csv(result).removesuffix("\n"), lines=True)
         for note in notes:
-            typer.echo(f"note: {note}", err=True)
+            echo(f"note: {note}", err=True)
     else:
         if table1:
             table1_table(name, result, scores.free, scores.notes)

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from polyadic.config.settings import C, leaves
+from polyadic.progress import printable
 from polyadic.structures.vocabulary import PolyadicError
 
 ANY = {"allow_extra_args": True, "ignore_unknown_options": True}  # typer leaves config fields to us
@@ -20,6 +21,12 @@ DataRoot = Annotated[Path | None, typer.Option("--data", help="Folder of the dat
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel="Output")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run with its stored config.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in the folder.")]
+
+
+def echo(text: str, *, err: bool = False, bold: bool = False, lines: bool = False) -> None:
+    """Print a line, or several, escaped: all text of the commands passes here, or a console of `safe_console`."""
+    text = printable(text, lines=lines)
+    typer.echo(typer.style(text, bold=True) if bold else text, err=err)
 
 
 def examples(*lines: str) -> str:
@@ -84,5 +91,5 @@ def long_job(command: str = "the same command") -> Iterator[None]:
         try:
             yield
         except Interrupted:
-            typer.echo(f"polyadic: stopped, no work is lost; continue with: {command}", err=True)
+            echo(f"polyadic: stopped, no work is lost; continue with: {command}", err=True)
             raise typer.Exit(130) from None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from polyadic.cli.options import check_resume, parse_k
+from polyadic.cli.options import check_resume, echo, parse_k
+from polyadic.config.settings import MOST_THREADS
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
@@ -149,7 +151,14 @@ def command(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.", rich_help_panel=_SPEED)] = "auto",
     threads: Annotated[
         int,
-        typer.Option("--threads", metavar="N", min=0, help="CPU threads; 0: torch decides.", rich_help_panel=_SPEED),
+        typer.Option(
+            "--threads",
+            metavar="N",
+            min=0,
+            max=MOST_THREADS,
+            help="CPU threads; 0: torch decides.",
+            rich_help_panel=_SPEED,
+        ),
     ] = 0,
 ) -> None:
     """Find relations in photos: who does what to whom.
@@ -179,25 +188,29 @@ def command(
     if detector is not None:
         _set_detector(model, detector, names, table or mapping, unknown)
     items = _items(model, photos, detections, categories, table or mapping, unknown)
+    files = (detections, names, categories, mapping if table is None else table_file())
+    inputs = [*photos, *files, *_files_of(run, detector)]
     targets = {}
     if drawn is not None:
         replace = overwrite or resume
-        targets = drawing_paths(photos, paths, drawn.expanduser(), suffix=draw_as, overwrite=replace)
-    log = None
+        targets = drawing_paths(
+            photos, paths, drawn.expanduser(), suffix=draw_as, overwrite=replace, inputs=[*files, out]
+        )
+    opened: AbstractContextManager[PhotoLog | None] = nullcontext()
     if out is not None:
-        files = (detections, names, categories, mapping if table is None else table_file())
-        fingerprint = _fingerprint(run, detector, files, (question, unknown))
-        log = PhotoLog(out.expanduser(), fingerprint, resume=resume, overwrite=overwrite)
-    done = _done(log, items)
-    if verbose or (log is None and not as_json):
-        _print_context(run, model, detector, detections, verbose)
+        fingerprint = _fingerprint(_files_of(run, detector), files, (question, unknown))
+        inputs += targets.values()
+        opened = PhotoLog.open(out.expanduser(), fingerprint, resume=resume, overwrite=overwrite, inputs=inputs)
     failed = written = relations = 0
-    with showing(), interruptible():
+    with opened as log, showing(), interruptible():
+        done = _done(log, items)
+        if verbose or (log is None and not as_json):
+            _print_context(run, model, detector, detections, verbose)
         try:
             for result in predict_photos(model, items, question, batch=batch, done=done):
                 if result.problem is not None:
                     failed += 1
-                    say(f"polyadic: skipped: {_printable(result.problem)}")
+                    say(f"polyadic: skipped: {result.problem}")
                     continue
                 if result.name in targets:
                     draw(result, targets[result.name])
@@ -205,19 +218,19 @@ def command(
                     log.write(result)
                 else:
                     if not written and not as_json:
-                        typer.echo(f"# {_meaning(question)}")
+                        echo(f"# {_meaning(question)}")
                     _print(result, as_json)
                 written, relations = written + 1, relations + len(result.relations)
         except Interrupted:
             how = "with --resume" if log is not None else "with the same command"
-            typer.echo(f"polyadic: stopped after {written:,} photos; continue {how}", err=True)
+            echo(f"polyadic: stopped after {written:,} photos; continue {how}", err=True)
             raise typer.Exit(130) from None
     _report_dropped(model, detections)
     where = _joined(out, drawn)
     if where:
-        typer.echo(f"{written:,} photo{'s' * (written != 1)}, {relations:,} relations: {where}", err=as_json)
+        echo(f"{written:,} photo{'s' * (written != 1)}, {relations:,} relations: {where}", err=as_json)
     if failed:
-        typer.echo(f"polyadic: {failed:,} of {written + failed:,} photos failed", err=True)
+        echo(f"polyadic: {failed:,} of {written + failed:,} photos failed", err=True)
         raise typer.Exit(1)
 
 
@@ -302,7 +315,7 @@ def _set_detector(
 
         if not weights_file(word).exists():
             size = f"{pretrained(word).meta['_file_size']:.0f} MB"
-            typer.echo(f"downloading the weights of torchvision's {word} once, {size}", err=True)
+            echo(f"downloading the weights of torchvision's {word} once, {size}", err=True)
     try:
         detector = load_detector(
             word, model.vocabulary, device=model.device, names=names, mapping=mapping, unknown=unknown
@@ -325,17 +338,13 @@ def _print_context(
     if label_map is not None:
         boxes += f" ({label_map.summary()}{'' if verbose else '; -v lists them'})"
     name = str(run or f"{next(iter(MODELS))} (pretrained)")
-    typer.echo(_printable(f"model: {name}; boxes: {boxes}"), err=True)
+    echo(f"model: {name}; boxes: {boxes}", err=True)
     if label_map is not None and verbose:
-        typer.echo(label_map.report(), err=True)
+        echo(label_map.report(), err=True, lines=True)
 
 
-def _fingerprint(
-    run: Path | None, detector: str | None, others: Sequence[Path | None], options: Sequence[object]
-) -> str:
-    """Hash everything that a record depends on except its photo: files and options."""
-    import hashlib
-
+def _files_of(run: Path | None, detector: str | None) -> list[Path | None]:
+    """List the files of the model, then None, then those of the detector."""
     from polyadic.detectors import COCO_NETWORKS
     from polyadic.detectors.coco import weights_file
     from polyadic.pretrained import model_folder
@@ -343,15 +352,28 @@ def _fingerprint(
     weights = None
     if detector is not None:
         weights = weights_file(detector) if detector in COCO_NETWORKS else Path(detector)
+    return [*_model_files(run or model_folder()), None, *_model_files(weights)]
+
+
+def _fingerprint(files: Sequence[Path | None], others: Sequence[Path | None], options: Sequence[object]) -> str:
+    """Hash everything that a record depends on except its photo: files and options."""
+    import hashlib
+
     value = hashlib.sha256(repr(tuple(options)).encode())
-    for path in (run or model_folder(), weights, *others):
+    value.update(b"|")
+    for path in files:
+        value.update(b"|" if path is None else hashlib.sha256(path.read_bytes()).digest())
+    for path in others:
         value.update(b"|")
-        for file in [] if path is None else _model_files(path.expanduser()):
-            value.update(hashlib.sha256(file.read_bytes()).digest())
+        if path is not None:
+            value.update(hashlib.sha256(path.expanduser().read_bytes()).digest())
     return value.hexdigest()[:16]
 
 
-def _model_files(path: Path) -> list[Path]:
+def _model_files(path: Path | None) -> list[Path]:
+    if path is None:
+        return []
+    path = path.expanduser()
     if path.is_file():
         return [path]
     model = path / "model" if (path / "model").is_dir() else path
@@ -399,7 +421,7 @@ def _done(log: PhotoLog | None, items: Sequence[Item]) -> set[str]:
         return set()
     done = log.done.intersection(item.name for item in items)
     if done:
-        typer.echo(f"skipping {len(done):,} photos that are already in {log.path}", err=True)
+        echo(f"skipping {len(done):,} photos that are already in {log.path}", err=True)
     return done
 
 
@@ -421,18 +443,18 @@ def _print(result: Result, as_json: bool) -> None:
 
     relations = result.relations
     if as_json:
-        typer.echo(to_line(result.to_record()))
+        echo(to_line(result.to_record()))
         return
-    typer.secho(_printable(result.name), bold=True)
+    echo(result.name, bold=True)
     rows = [(row.box_names[0], row.names[1], row.box_names[1]) for row in relations]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for row, number in zip(rows, relations.percentages(), strict=True):
         words = "  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True))
-        typer.echo(_printable(f"  {words}  {number:>5}"))
+        echo(f"  {words}  {number:>5}")
     if not rows:
         boxes = len(relations.boxes)
         why = "no boxes were found" if not boxes else "only one box was found" if boxes == 1 else relations.note
-        typer.echo(_printable(f"  no relations: {why}"))
+        echo(f"  no relations: {why}")
     sys.stdout.flush()
 
 
@@ -442,9 +464,4 @@ def _report_dropped(model: RelationModel, detections: Path | None) -> None:
     if dropped:
         most = ", ".join(f"{name} ({n:,})" for name, n in dropped.most_common(5))
         more = f" and {len(dropped) - 5} more classes" if len(dropped) > 5 else ""
-        typer.echo(f"note: dropped {dropped.total():,} boxes of classes unknown to the model: {most}{more}", err=True)
-
-
-def _printable(text: str) -> str:
-    """Escape what is not printable, so that the text stays on one line."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+        echo(f"note: dropped {dropped.total():,} boxes of classes unknown to the model: {most}{more}", err=True)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyadic.cli.options import ANY, DataRoot, examples, long_job, split_words, with_fields
+from polyadic.cli.options import ANY, DataRoot, echo, examples, long_job, split_words, with_fields
 from polyadic.cli.train import Words, chosen_config
+from polyadic.config.settings import MOST_SEED
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:  # it loads torch
@@ -61,24 +62,27 @@ def demo_command(
     from polyadic.cli.tables import ablation_table
     from polyadic.experiments import demo
     from polyadic.experiments.pictures import draw_toy
+    from polyadic.experiments.results import check_target
     from polyadic.experiments.runs import open_run
 
     start = time.monotonic()
-    typer.echo(
+    echo(
         "Generated scenes: 1,200 for training and 200 for testing, 20 object classes, 12 predicates.\n"
         "The round object is a pumpkin, a wheel or a buoy, depending on a theme that only the tint of the\n"
-        "background shows: subject, predicate and object depend on each other, so a pair needs a joint distribution.\n"
+        "background shows: subject, predicate and object depend on each other, so a pair needs a joint distribution.\n",
+        lines=True,
     )
     if (out / "ablation.csv").exists():
-        typer.echo(f"{out} exists: trained runs in it are kept. Remove the folder to start over.\n")
+        echo(f"{out} exists: trained runs in it are kept. Remove the folder to start over.\n", lines=True)
+    check_target(out / "ablation.csv")
     run = out / f"rank-{demo.RANKS[-1]}-seed-0"
     with long_job():
         results = demo.demo(out)
         pictures = draw_toy(open_run(run), out / "pictures")
     rows, _ = results.write(out / "ablation.csv")
-    typer.echo("")
+    echo("")
     ablation_table(results.rows, exponent=results.about["config"]["ranking"]["prior"])
-    typer.echo(
+    echo(
         "\nRank-1: subject, predicate and object as if independent. X_sel: would an annotator have selected the\n"
         "pair? prior: how often each triplet was annotated. count table: frequencies alone, no pixels. the exact\n"
         "truth: the probabilities that generated the scenes; the annotator is random.\n"
@@ -93,7 +97,8 @@ def demo_command(
         "\n  polyadic data draw --out world"
         "\n      # the same pictures as files, in the format of your own data: polyadic train then takes yours"
         "\n  polyadic data fetch vrd --root data/vrd && polyadic train vrd --data data/vrd --out runs/vrd"
-        "\n      # the paper's model on VRD; a GPU helps"
+        "\n      # the paper's model on VRD; a GPU helps",
+        lines=True,
     )
 
 
@@ -148,13 +153,13 @@ def _experiment(
         results = work()
     rows, about = results.write(path)
     show(results.rows)
-    typer.echo(f"rows: {rows}; config and versions: {about}; {time.monotonic() - start:,.0f} seconds{more}")
+    echo(f"rows: {rows}; config and versions: {about}; {time.monotonic() - start:,.0f} seconds{more}")
 
 
 @app.command("toy-two-stages", epilog=examples("polyadic reproduce toy-two-stages --csv results/two-stages.csv"))
 def toy_two_stages(
     out: Annotated[Path, _Runs] = Path("two-stages"),
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, max=MOST_SEED)] = 0,
     csv: _Csv = None,
 ) -> None:
     """Train a detector and a relation model on generated scenes.
@@ -172,12 +177,12 @@ def toy_two_stages(
         run, scores, results = two_stages(out, seed)
         pictures = draw_detected(run, out / "pictures")
     rows, about = results.write(path)
-    typer.echo("")
+    echo("")
     table1_table(RELATIONS, scores.result, scores.free, scores.notes)
     precision = ", ".join(f"{name} {value:.2f}" for name, value in results.about["held_out"].items())
-    typer.echo(f"detector on held-out scenes: {precision}")
-    typer.echo(f"rows: {rows}; configs and versions: {about}; pictures: {pictures[0]}")
-    typer.echo(f"{time.monotonic() - start:,.0f} seconds. Next: polyadic predict {out / RELATIONS} YOUR_PICTURES")
+    echo(f"detector on held-out scenes: {precision}")
+    echo(f"rows: {rows}; configs and versions: {about}; pictures: {pictures[0]}")
+    echo(f"{time.monotonic() - start:,.0f} seconds. Next: polyadic predict {out / RELATIONS} YOUR_PICTURES")
 
 
 @app.command("vrd-lu", epilog=examples("polyadic reproduce vrd-lu --data data/vrd --csv results/vrd-boxes.csv"))
@@ -402,7 +407,7 @@ def vrd_pictures(
     boxes = read_detections_of(detections, opened)
     with long_job():
         figures = draw_figures(opened, boxes, out.expanduser(), number=images, prior=prior)
-    typer.echo(
+    echo(
         f"{len(figures.files) - 1} photos; {figures.hits} of {figures.listed} triplets are annotated with the prior, "
         f"{figures.hits_without} of {figures.listed_without} without it: {figures.files[0]}"
     )

@@ -7,24 +7,25 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from polyadic.datasets.check import Check
 from polyadic.evaluation.compare import Comparison
 from polyadic.evaluation.misses import OUTCOMES, Misses
 from polyadic.evaluation.protocol import Protocol
+from polyadic.progress import safe_console
 
-if TYPE_CHECKING:  # these load torch
+if TYPE_CHECKING:  # results load torch
+    from rich.console import Console
+
     from polyadic.experiments.results import Cell, Column, Row, TableLine
 
 FEW = 5  # examples of each kind of problem
 
 
 def _console() -> Console:
-    """Create a console wide enough for our tables; a narrow terminal wraps lines. Names are not markup."""
-    width = max(Console().width, 120)
-    return Console(soft_wrap=True, width=width, markup=False, highlight=False, emoji=False)
+    """Create a console wide enough for our tables; a narrow terminal wraps lines."""
+    return safe_console(soft_wrap=True, width=max(safe_console().width, 120))
 
 
 def print_table(

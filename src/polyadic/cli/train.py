@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyadic.cli.options import DataRoot, Overwrite, Resume, check_resume, long_job, split_words, with_fields
+from polyadic.cli.options import DataRoot, Overwrite, Resume, check_resume, echo, long_job, split_words, with_fields
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
@@ -50,16 +50,18 @@ def command(
     from polyadic.training import train
 
     start = time.monotonic()
-    with replacing(out.expanduser(), overwrite), long_job(f"polyadic train --resume --out {out}"):
+    sources = (name, config.data.root, config.data.detections, config.data.detector, config.data.simulate)
+    inputs = (*sources, config.pixels.weights)
+    with replacing(out.expanduser(), overwrite, inputs), long_job(f"polyadic train --resume --out {out}"):
         train(config, out, resume=resume)
     best = best_of(out.expanduser())
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in best["held_out"].items())
     why = (
         f"chosen by held-out {best.get('chosen_by', '')}: {numbers}" if numbers else "the last, as nothing is held out"
     )
-    typer.echo(f"model: {out / 'model'}, stage {best['stage']}, epoch {best['epoch']}, {why}")
-    typer.echo(f"{time.monotonic() - start:,.0f} seconds; curves: tensorboard --logdir {out}")
-    typer.echo(f"next: polyadic evaluate {out}{_split_to_evaluate(config)}")
+    echo(f"model: {out / 'model'}, stage {best['stage']}, epoch {best['epoch']}, {why}")
+    echo(f"{time.monotonic() - start:,.0f} seconds; curves: tensorboard --logdir {out}")
+    echo(f"next: polyadic evaluate {out}{_split_to_evaluate(config)}")
 
 
 def _resumed(out: Path, name: str | None, data: Path | None) -> Config:
@@ -97,7 +99,7 @@ def chosen_config(name: str | None, data: Path | None, dataset: str | None) -> C
         if name in OWN:
             images = len(load_dataset(layout, data, "train"))
             config = fit_size(name, images).change(**{"data.dataset": layout})
-            typer.echo(f"{data}: {layout}, {images:,} training images; preset {name}: {_summary(config)}", err=True)
+            echo(f"{data}: {layout}, {images:,} training images; preset {name}: {_summary(config)}", err=True)
         elif (dataset or config.data.dataset) != layout:
             raise PolyadicError(
                 f"--data: {data} has the layout of {layout}, but {name} is for {dataset or config.data.dataset}: "
@@ -119,8 +121,11 @@ def _split_to_evaluate(config: Config) -> str:
 
 
 @contextmanager
-def replacing(folder: Path, overwrite: bool) -> Iterator[None]:
-    """With `overwrite`, remove the run in the folder, but only once a new one has begun in its place."""
+def replacing(folder: Path, overwrite: bool, inputs: Iterable[str | Path | None]) -> Iterator[None]:
+    """With `overwrite`, remove the run in the folder, but only once a new one has begun in its place.
+
+    `inputs` are files and folders that training reads; what is not a path is harmless.
+    """
     from polyadic.experiments.runs import RUN_FILES, is_run
 
     if not overwrite or not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
@@ -132,6 +137,9 @@ def replacing(folder: Path, overwrite: bool) -> Iterator[None]:
     others = sorted({path.name for path in folder.iterdir()} - RUN_FILES)
     if others:
         raise PolyadicError(f"--overwrite would delete {others[0]}, which is not part of the run {folder}: move it")
+    for source in inputs:
+        if source and Path(source).expanduser().resolve().is_relative_to(folder):
+            raise PolyadicError(f"--overwrite would delete {source}, which is an input: choose another --out")
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     folder.rename(old)
     try:
@@ -154,11 +162,11 @@ def config_command(
     from polyadic.config import load_config
 
     if source is not None:
-        typer.echo(load_config(source).to_toml())
+        echo(load_config(source).to_toml(), lines=True)
         return
     width = max(map(len, CONFIGS))
     for name, config in CONFIGS.items():
-        typer.echo(f"{name:{width}}  {_summary(config)}")
+        echo(f"{name:{width}}  {_summary(config)}")
 
 
 def _summary(config: Config) -> str:

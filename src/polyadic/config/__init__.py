@@ -15,6 +15,7 @@ import msgspec
 from polyadic.config.presets import DETECTOR_PRESETS, OWN, PRESETS, fit_size
 from polyadic.config.schema import Config, DetectorConfig
 from polyadic.config.settings import C, difference, leaves
+from polyadic.structures.inputs import regular_file
 from polyadic.structures.vocabulary import PolyadicError
 
 __all__ = [
@@ -60,7 +61,7 @@ def _load(source: str | Path, presets: Mapping[str, C], base: C) -> C:
 def _read(path: Path) -> dict[str, Any]:
     decode = msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode
     try:
-        values = decode(path.read_bytes())
+        values = decode(regular_file(path).read_bytes())
     except (OSError, ValueError, msgspec.DecodeError) as error:
         raise PolyadicError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(values, dict):

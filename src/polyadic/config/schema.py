@@ -13,8 +13,10 @@ from polyadic.config.settings import (
     Finite,
     NonNegative,
     Positive,
+    Seed,
     Settings,
     Share,
+    Threads,
     UnitInterval,
 )
 from polyadic.config.settings import ours as _ours
@@ -45,7 +47,7 @@ class WorldConfig:
 
     train: Count = _ours(800, "training pictures")
     test: Count = _ours(200, "test pictures")
-    seed: int = _ours(0, "another seed draws other scenes")
+    seed: Seed = _ours(0, "another seed draws other scenes")
 
 
 @dataclass(frozen=True)
@@ -171,11 +173,11 @@ class Config(Settings):
     sources: tuple[Literal["pixels", "evidence"], ...] = _paper(
         ("pixels",), "pixels; evidence: labels and scores of a detector"
     )
-    seed: int = _ours(0, "seed of everything random in a run")
+    seed: Seed = _ours(0, "seed of everything random in a run")
     device: str = _ours("auto", "auto picks cuda, mps or cpu")
     precision: Literal["float32", "bfloat16", "float16"] = _ours("float32", "of the networks; the loss is float32")
-    workers: CountOrZero = _ours(2, "processes that read pictures and features")
-    threads: CountOrZero = _ours(0, "CPU threads; 0: torch decides")
+    workers: Threads = _ours(2, "processes that read pictures and features")
+    threads: Threads = _ours(0, "CPU threads; 0: torch decides")
     data: DataConfig = field(default_factory=DataConfig)
     world: WorldConfig = field(default_factory=WorldConfig)
     pixels: PixelsConfig = field(default_factory=PixelsConfig)
@@ -260,11 +262,11 @@ class DetectorConfig(Settings):
     nms: UnitInterval = _paper(0.7, "IoU above which the lower-scoring of two boxes of any label is dropped")
     score: UnitInterval = _ours(0.05, "least label probability of a kept box")
     most: Count = _ours(100, "boxes kept per image")
-    seed: int = _ours(0, "seed of everything random in a run")
+    seed: Seed = _ours(0, "seed of everything random in a run")
     device: str = _ours("auto", "auto picks cuda, mps or cpu")
     precision: Literal["float32", "bfloat16", "float16"] = _ours("float32", "of the network")
-    workers: CountOrZero = _ours(2, "processes that read pictures")
-    threads: CountOrZero = _ours(0, "CPU threads; 0: torch decides")
+    workers: Threads = _ours(2, "processes that read pictures")
+    threads: Threads = _ours(0, "CPU threads; 0: torch decides")
     data: DetectorDataConfig = field(default_factory=DetectorDataConfig)
     world: WorldConfig = field(default_factory=WorldConfig)
     training: DetectorStageConfig = field(default_factory=DetectorStageConfig)

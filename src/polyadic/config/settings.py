@@ -24,6 +24,9 @@ Share = Annotated[float, Meta(ge=0, lt=1)]
 UnitInterval = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
+MOST_SEED, MOST_THREADS = 2**32 - 1, 1024  # torch crashes where a thread cannot be started
+Seed = Annotated[int, Meta(ge=0, le=MOST_SEED)]
+Threads = Annotated[int, Meta(ge=0, le=MOST_THREADS)]  # or processes
 
 
 def paper(default: T, about: str) -> T:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import errno
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from polyadic.datasets.download import Members, RemoteFile, get, is_there
+from polyadic.files import lock
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 
@@ -132,7 +132,8 @@ def fetch(
         missing = [file for file in files if not is_there(file, root, title)]
         if missing:
             root.mkdir(parents=True, exist_ok=True)
-            with _only_one(root, title):
+            busy = f"{title}: another fetch is filling {root}; wait for it, or stop it"
+            with lock(root / ".fetch.lock", busy):
                 for file in missing:
                     why = get(file, root, title, timeout=timeout, retries=retries)
                     if why is None:
@@ -154,18 +155,3 @@ def fetch(
             text = f"{title}: {root / group.place} has {have:,} files, the dataset has {group.count:,}"
             warnings.warn(text, PolyadicWarning, stacklevel=2)
     return new
-
-
-@contextmanager
-def _only_one(root: Path, title: str) -> Iterator[None]:
-    """Lock the folder. The system drops the lock when the process ends; not every system has locks."""
-    with (root / ".fetch.lock").open("w") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PolyadicError(f"{title}: another fetch is filling {root}; wait for it, or stop it") from None
-        except (ImportError, OSError):
-            pass
-        yield

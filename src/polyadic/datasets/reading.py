@@ -14,6 +14,7 @@ import numpy as np
 
 from polyadic.files import parse_json
 from polyadic.structures.images import picture_size
+from polyadic.structures.inputs import regular_file
 from polyadic.structures.scenes import Problem, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -187,7 +188,7 @@ class ImageFolders:
 def read_json(path: Path, advice: str, kind: Any = Any) -> Any:
     """Read the JSON value of a file as a type that msgspec knows; `advice` says what to do if it is missing."""
     try:
-        text = path.read_bytes()
+        text = regular_file(path).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PolyadicError(f"no {path}. {advice}") from error
     except IsADirectoryError as error:
@@ -216,7 +217,7 @@ def open_h5(path: Path, advice: str) -> Iterator[Any]:
     if not path.exists():
         raise PolyadicError(f"no {path}. {advice}")
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(regular_file(path), "r") as file:
             yield file
     except PolyadicError:
         raise

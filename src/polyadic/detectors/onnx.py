@@ -17,6 +17,7 @@ from jaxtyping import Float, Float32, Int
 from polyadic.boxes import suppress
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo
+from polyadic.structures.inputs import regular_file
 from polyadic.structures.labels import LabelMap, NameMapping, UnknownPolicy
 from polyadic.structures.scenes import scale_boxes
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -165,6 +166,7 @@ def _open(path: Path, threads: int) -> Any:
         raise PolyadicError(f"{path} is a folder, expected an .onnx file")
     if not path.exists():
         raise PolyadicError(f"no file {path}")
+    regular_file(path)
     try:
         import onnxruntime
     except ImportError as error:
@@ -207,7 +209,7 @@ def _names(given: Any, path: Path, classes: int) -> Sequence[str] | Mapping[int,
     if isinstance(given, str | Path):
         where = Path(given).name
         try:
-            lines = Path(given).expanduser().read_text(encoding="utf-8").splitlines()
+            lines = regular_file(Path(given).expanduser()).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise PolyadicError(f"{given} cannot be read, expected one class name per line ({error})") from error
         given = [line.strip() for line in lines if line.strip()]

@@ -9,10 +9,12 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image as Pillow
 from PIL.Image import Image
+from PIL.PngImagePlugin import PngInfo
 
 from polyadic.draw.panels import Canvas, Drawn, graph_panel, list_panel, photo_panel
 from polyadic.draw.render import render_png, render_svg
 from polyadic.draw.shapes import PAPER, Drawing, PhotoShape, add_title, join
+from polyadic.files import MARK, atomic_write, write_text
 from polyadic.structures.vocabulary import PolyadicError
 
 GAP = 8  # px between a photo and what is below it
@@ -83,12 +85,20 @@ def plan_column(
 def save_drawing(drawing: Drawing, path: Path) -> None:
     """Save as SVG, or in the format that Pillow derives from the suffix: .png, .jpg and so on."""
     if path.suffix.lower() == ".svg":
-        path.write_text(render_svg(drawing), encoding="utf-8")
-        return
-    try:
-        render_png(drawing).save(path)
-    except ValueError as error:
-        raise PolyadicError(f"save_drawing: expected a name that ends in .svg, .png or .jpg, got {path}") from error
+        write_text(path, render_svg(drawing))
+    else:
+        save_picture(render_png(drawing), path)
+
+
+def save_picture(picture: Image, path: Path) -> None:
+    """Save a picture in the format of its suffix, complete or not at all; a PNG says that it is ours."""
+    kind = Pillow.registered_extensions().get(path.suffix.lower())
+    if kind not in Pillow.SAVE:
+        raise PolyadicError(f"save_drawing: expected a name that ends in .svg, .png or .jpg, got {path}")
+    about = PngInfo()
+    about.add_text("Software", MARK)
+    with atomic_write(path) as part:
+        picture.save(part, kind, **({"pnginfo": about} if kind == "PNG" else {}))
 
 
 def side_by_side(panels: Sequence[Image], titles: Sequence[str] | None = None, gap: int = 16) -> Image:

@@ -27,6 +27,7 @@ from polyadic.draw.shapes import (
     Text,
     load_font,
 )
+from polyadic.files import MARK
 
 FINER = 3  # smooth shapes are drawn this much larger, then reduced
 
@@ -85,6 +86,7 @@ def render_svg(drawing: Drawing) -> str:
     box = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {box} font-family="sans-serif">',
+        f"<!-- {MARK} -->",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         *(_element(shape) for shape in drawing.shapes),
         "</svg>",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from polyadic.compiled import compiled
 
 NONE = 1 << 62  # the rank of a ground truth that is not hit
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def overlap(ax1, ay1, ax2, ay2, bx1, by1, bx2, by2, offset):  # type: ignore[no-untyped-def]
     """Return the intersection over union of two boxes."""
     width = min(ax2, bx2) - max(ax1, bx1) + offset
@@ -21,7 +22,7 @@ def overlap(ax1, ay1, ax2, ay2, bx1, by1, bx2, by2, offset):  # type: ignore[no-
     return both / (a + b - both)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def union_overlap(s, o, t, u, offset):  # type: ignore[no-untyped-def]
     """Return the IoU of the box around s and o with the box around t and u."""
     return overlap(
@@ -31,7 +32,7 @@ def union_overlap(s, o, t, u, offset):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pair_overlap(s, o, t, u, phrase, offset):  # type: ignore[no-untyped-def]
     """Compare a predicted pair (s, o) with a true pair (t, u): the smaller of both IoUs, or that of the unions."""
     if phrase:
@@ -42,7 +43,7 @@ def pair_overlap(s, o, t, u, phrase, offset):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def keep_best(off, scores, pairs, triplets, k, by_label, top):  # type: ignore[no-untyped-def]
     """Return rows of each image's best `top` predictions, at most k per pair: stable, descending scores; -1 = no more.
 
@@ -89,7 +90,7 @@ def keep_best(off, scores, pairs, triplets, k, by_label, top):  # type: ignore[n
     return kept
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def hit_ranks(kept, box_off, boxes, pairs, keys, truth_off, truth_boxes, truth_keys, phrase, many, last, iou, offset):  # type: ignore[no-untyped-def]
     """Return for each ground truth the rank (from 0) of the prediction that hits it, or `NONE`.
 
@@ -120,7 +121,7 @@ def hit_ranks(kept, box_off, boxes, pairs, keys, truth_off, truth_boxes, truth_k
     return ranks
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reachable(boxes, labels, relabel, truth_boxes, truths, phrase, iou, offset):  # type: ignore[no-untyped-def]
     """Mark the ground truths that some ordered pair of two different boxes could hit."""
     within = np.zeros(len(truths), np.bool_)
@@ -140,7 +141,7 @@ def reachable(boxes, labels, relabel, truth_boxes, truths, phrase, iou, offset):
     return within
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def reaching(boxes, labels, relabel, truth_boxes, truths, phrase, iou, offset, most):  # type: ignore[no-untyped-def]
     """List (ground truth, subject, object): the pairs that could hit each ground truth, the first `most` of each."""
     n = len(boxes)
@@ -170,7 +171,7 @@ def reaching(boxes, labels, relabel, truth_boxes, truths, phrase, iou, offset, m
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def match(order, left, right, capacity):  # type: ignore[no-untyped-def]
     """Match left nodes, in `order`, with right nodes of a capacity, along edges (left, right); mark the matched.
 

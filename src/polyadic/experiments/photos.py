@@ -8,21 +8,23 @@ from __future__ import annotations
 import glob
 import json
 import os
+import threading
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from polyadic.files import check_output, check_place, identify, lock
 from polyadic.model.answers import AnswerOptions, answer, ask
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ScoredPairs
-from polyadic.progress import track
+from polyadic.progress import check, track
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo, path_ends
 from polyadic.structures.relations import Relations
@@ -30,6 +32,7 @@ from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
 PAIRS = 50_000  # of boxes per batch; one photo may have more
+PATIENCE = 0.2  # seconds of waiting for photos after which a stop request is looked for
 
 
 @dataclass(frozen=True)
@@ -155,31 +158,55 @@ def predict_photos(
     resumed job must give the same output as an uninterrupted one.
     """
     batches = [some for some in _batches(items, batch) if any(item.name not in done for item in some)]
-    with ThreadPoolExecutor(1) as reader:
-        ahead: Future[list[Photo | str | None]] | None = None
-        for at, some in enumerate(track(batches, "predicting")):
-            opened = _open_all(some) if ahead is None else ahead.result()
-            ahead = reader.submit(_open_all, batches[at + 1]) if at + 1 < len(batches) else None
-            results = {
-                row: Result(some[row].name, problem=photo) for row, photo in enumerate(opened) if isinstance(photo, str)
-            }
-            groups = [[row for row in range(len(some)) if row not in results]]
-            while groups:
-                group = groups.pop()
-                if not group:
-                    continue
-                photos = [photo for row in group if not isinstance(photo := opened[row], str)]
-                boxes = [given for row in group if (given := some[row].detections) is not None]
-                try:
-                    scored = model.score_many(photos, boxes or None)
-                    for row, photo, pairs in zip(group, photos, scored, strict=True):
-                        results[row] = Result(some[row].name, photo, question(pairs))
-                except (PolyadicError, MemoryError, torch.OutOfMemoryError) as error:
-                    if len(group) > 1:
-                        groups += [[row] for row in group]  # find the one that fails
-                    else:
-                        results[group[0]] = Result(some[group[0]].name, problem=_problem(error, some[group[0]].name))
-            yield from (results[row] for row in range(len(some)) if some[row].name not in done)
+    for some, opened in zip(track(batches, "predicting"), _read_ahead(batches), strict=True):
+        results = {
+            row: Result(some[row].name, problem=photo) for row, photo in enumerate(opened) if isinstance(photo, str)
+        }
+        groups = [[row for row in range(len(some)) if row not in results]]
+        while groups:
+            group = groups.pop()
+            if not group:
+                continue
+            photos = [photo for row in group if not isinstance(photo := opened[row], str)]
+            boxes = [given for row in group if (given := some[row].detections) is not None]
+            try:
+                scored = model.score_many(photos, boxes or None)
+                for row, photo, pairs in zip(group, photos, scored, strict=True):
+                    results[row] = Result(some[row].name, photo, question(pairs))
+            except (PolyadicError, MemoryError, torch.OutOfMemoryError) as error:
+                if len(group) > 1:
+                    groups += [[row] for row in group]  # find the one that fails
+                else:
+                    results[group[0]] = Result(some[group[0]].name, problem=_problem(error, some[group[0]].name))
+        yield from (results[row] for row in range(len(some)) if some[row].name not in done)
+
+
+def _read_ahead(batches: Sequence[Sequence[Item]]) -> Iterator[list[Photo | str | None]]:
+    """Open the photos of each batch while the one before is worked on.
+
+    Daemon threads read: a disk that does not answer blocks neither a requested stop nor the exit.
+    """
+    ahead = _in_background(batches[0]) if batches else None
+    for at in range(len(batches)):
+        assert ahead is not None, "one per batch"
+        while not wait([ahead], PATIENCE).done:
+            check()
+        opened = ahead.result()
+        ahead = _in_background(batches[at + 1]) if at + 1 < len(batches) else None
+        yield opened
+
+
+def _in_background(items: Sequence[Item]) -> Future[list[Photo | str | None]]:
+    future: Future[list[Photo | str | None]] = Future()
+
+    def read() -> None:
+        try:
+            future.set_result(_open_all(items))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    return future
 
 
 def _batches(items: Sequence[Item], most: int) -> Iterator[list[Item]]:
@@ -220,26 +247,28 @@ _START = b'{"image": '  # of each record
 class PhotoLog:
     """Write relations as JSON Lines. Each record carries a fingerprint of model and options, to resume safely."""
 
-    def __init__(self, path: Path, fingerprint: str, *, resume: bool, overwrite: bool) -> None:
-        """Check and create the file; `fingerprint` is of the model, the detector and the question."""
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        """Use `open` instead; `fingerprint` is of the model, the detector and the question."""
         self.path, self.fingerprint = path, fingerprint
         self.done: set[str] = set()
-        if path.is_dir():
-            raise PolyadicError(f"--out: {path} is a folder, expected a file")
-        if path.exists() and not path.is_file():
-            raise PolyadicError(f"--out: {path} is not a regular file; --json prints the relations instead")
-        if not path.parent.is_dir():
-            raise PolyadicError(f"--out: no folder {path.parent} to write {path.name} in")
-        has_content = path.exists() and path.stat().st_size > 0
-        if has_content and not (resume or overwrite):
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, path: Path, fingerprint: str, *, resume: bool, overwrite: bool, inputs: Iterable[Path | None] = ()
+    ) -> Iterator[PhotoLog]:
+        """Check, create and lock the file, and read what is done."""
+        check_place(path, option="--out", inputs=identify(inputs))
+        if not (resume or overwrite) and path.exists() and path.stat().st_size:
             raise PolyadicError(f"--out: {path} exists: continue it with --resume, or replace it with --overwrite")
-        if has_content and resume:
-            self._read()
-        try:
-            with path.open("wb" if overwrite else "ab"):
-                pass
-        except OSError as error:
-            raise PolyadicError(f"--out: {path} cannot be written ({error.strerror})") from error
+        if overwrite:
+            check_output(path, "predictions", option="--out", replace=True)
+        log = cls(path, fingerprint)
+        with lock(path, f"--out: another process is writing {path}; wait for it, or choose another file"):
+            if overwrite:
+                os.truncate(path, 0)
+            log._read()
+            yield log
 
     def _read(self) -> None:
         """Collect the names that are done; remove a truncated last line."""
@@ -252,11 +281,15 @@ class PhotoLog:
                 name, made = record["image"], record["made"]
             except (ValueError, KeyError, TypeError) as error:
                 raise self._foreign(number) from error
+            if not isinstance(name, str):
+                raise self._foreign(number)
             if made != self.fingerprint:
                 raise PolyadicError(
                     f"--out: {self.path} was written with another model or other options: resume it with the same "
                     "ones, or choose another file"
                 )
+            if name in self.done:
+                raise PolyadicError(f"--out: {self.path}, line {number}: {name!r} is repeated; remove one of the lines")
             self.done.add(name)
         rest = content[whole:]
         if rest[: len(_START)] != _START[: len(rest)]:
@@ -284,17 +317,19 @@ class PhotoLog:
 
 
 def to_line(record: dict[str, Any]) -> str:
-    """Format JSON in one line; file names that are not valid Unicode are escaped."""
+    """Format JSON in one line; escape all letters if a name has some that cannot be printed, or are no Unicode."""
     line = json.dumps(record, ensure_ascii=False)
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        return json.dumps(record)
-    return line
+    return line if line.isprintable() else json.dumps(record)
 
 
 def drawing_paths(
-    photos: Sequence[Path], words: Sequence[str], folder: Path, *, suffix: str, overwrite: bool
+    photos: Sequence[Path],
+    words: Sequence[str],
+    folder: Path,
+    *,
+    suffix: str,
+    overwrite: bool,
+    inputs: Sequence[Path | None] = (),
 ) -> dict[str, Path]:
     """Choose each photo's drawing path: the layout of the input folder; equal names keep their suffixes."""
     roots = [path for path in (Path(word).expanduser() for word in words) if path.is_dir()]
@@ -309,14 +344,13 @@ def drawing_paths(
     for number, (path, place, name) in enumerate(zip(photos, places, names, strict=True), 1):
         end = name.name if times[_key(name)] == 1 else f"{place.name}-{number}"
         targets[str(path)] = folder / name.with_name(f"{end}.{suffix}")
-    sources = set(map(os.path.realpath, photos))
+    sources = identify([*photos, *inputs])
     for target in targets.values():
-        if os.path.realpath(target) in sources:
-            raise PolyadicError(f"--draw: {target} is one of the photos: choose another folder")
-        if target.exists() and not overwrite:
-            raise PolyadicError(f"--draw: {target} exists: choose another folder, or --overwrite")
+        if target.exists():
+            check_output(target, "drawing", option="--draw", inputs=sources, replace=overwrite)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for parent in dict.fromkeys([folder, *(target.parent for target in targets.values())]):
+            parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PolyadicError(f"--draw: {folder} cannot be a folder for pictures ({error.strerror})") from error
     return targets
@@ -329,7 +363,6 @@ def _key(place: Path) -> str:
 def draw(result: Result, path: Path) -> None:
     """Draw the photo with its relations, as .png or .svg."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         result.relations.save_drawing(path, result.photo)
     except OSError as error:
         raise PolyadicError(f"--draw: {path} cannot be written ({error.strerror or error})") from error

@@ -15,13 +15,14 @@ from PIL.Image import Image
 
 from polyadic.boxes import box_iou
 from polyadic.detectors.faster_rcnn import Detector
-from polyadic.draw import contact_sheet, plan_column, plan_drawing, side_by_side
+from polyadic.draw import contact_sheet, plan_column, plan_drawing, save_picture, side_by_side
 from polyadic.draw.panels import Drawn
 from polyadic.draw.render import render_png
 from polyadic.draw.shapes import Drawing
 from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.runs import OpenRun, predict_split
 from polyadic.experiments.table1 import with_config
+from polyadic.files import check_output
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, ScoreTerms
 from polyadic.progress import track
@@ -90,11 +91,12 @@ def _save(
 ) -> list[Path]:
     """Save one PNG per scene; the sheet of all is the first path."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{Path(scene.name).stem}.png" for scene in scenes]
-    for path, panel in zip(paths, panels, strict=True):
-        panel.save(path)
-    contact_sheet(panels, columns, gap=gap).save(folder / SHEET)
-    return [folder / SHEET, *paths]
+    paths = [folder / SHEET, *(folder / f"{Path(scene.name).stem}.png" for scene in scenes)]
+    for path in paths:
+        check_output(path, "drawing", replace=True)
+    for path, picture in zip(paths, [contact_sheet(panels, columns, gap=gap), *panels], strict=True):
+        save_picture(picture, path)
+    return paths
 
 
 @dataclass(frozen=True)

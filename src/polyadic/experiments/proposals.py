@@ -5,6 +5,7 @@ While it runs, finished parts are stored in a folder beside the file, so that an
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from polyadic.evaluation.average_precision import average_precision
 from polyadic.evaluation.ceiling import Ceiling
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.runs import change_data
-from polyadic.files import find_model
+from polyadic.files import check_output, check_place, find_model
 from polyadic.io.records import read_detections, write_detections
 from polyadic.model.storage import pick_device
 from polyadic.structures.detections import Detections
@@ -81,8 +82,12 @@ def detect_split(
 def _check_out(out: Path, parts: Path, resume: bool, overwrite: bool) -> None:
     if out.suffix not in (".safetensors", ".jsonl"):
         raise PolyadicError(f"proposals are written as .safetensors (with class distributions) or .jsonl, got {out}")
-    if not out.parent.is_dir():
-        raise PolyadicError(f"no folder {out.parent} to write {out.name} in")
+    check_place(out, option="--out")
+    if overwrite:
+        check_output(out, "records", option="--out", replace=True)
+        others = [path.name for path in parts.glob("*") if not re.fullmatch("[0-9a-f]{16}", path.name)]
+        if others:
+            raise PolyadicError(f"--overwrite would delete {parts / others[0]}, which is not part of {out}: move it")
     if not (resume or overwrite):
         if parts.exists():
             raise PolyadicError(f"{out} is incomplete: continue it with --resume, or replace it with --overwrite")

@@ -17,9 +17,10 @@ import polyadic
 from polyadic.config.schema import Config
 from polyadic.evaluation.compare import Comparison
 from polyadic.evaluation.protocol import Protocol, Recall
-from polyadic.files import hide_paths, versions, write_text
+from polyadic.files import check_output, hide_paths, versions, write_text
 from polyadic.model.relation_model import RelationModel
 from polyadic.structures.detections import Detections
+from polyadic.structures.inputs import regular_file
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.region_cache import digest
@@ -111,7 +112,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 def read_rows(path: Path) -> tuple[Row, ...]:
     """Read what `write_results` wrote."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with regular_file(path).open(encoding="utf-8", newline="") as file:
             records = list(csv.reader(file, strict=True))
         if not {"what"} <= set(records[0]) <= set(COLUMNS):
             raise ValueError(f"unknown columns {records[0]}")
@@ -130,8 +131,12 @@ def check_target(path: Path, planned: Container[tuple[str, int | None, int | Non
     """
     if path.suffix != ".csv":
         raise PolyadicError(f"--csv: expected a name that ends in .csv, got {path}")
+    beside = path.with_suffix(".json")
+    if beside.exists():
+        check_output(beside, "results", option="--csv", replace=True)
     if not path.exists():
         return
+    check_output(path, "results", option="--csv", replace=True)
     for row in read_rows(path):
         if planned is not None and row.seed is not None and (row.what, row.rank, row.seed) not in planned:
             rank = "" if row.rank is None else f"rank {row.rank}, "

@@ -21,7 +21,7 @@ from polyadic.evaluation.compare import Comparison, compare
 from polyadic.evaluation.misses import Misses
 from polyadic.evaluation.protocol import FREE_K, Protocol, Recall, Recalls
 from polyadic.experiments.results import FREE, RunScores
-from polyadic.files import WEIGHTS
+from polyadic.files import WEIGHTS, check_place
 from polyadic.io.records import read_detections, write_relations
 from polyadic.model.relation_model import PRECISION, RelationModel
 from polyadic.model.scoring import ALL, ScoredPairs, ScoreTerms
@@ -153,7 +153,10 @@ def best_of(folder: Path) -> dict[str, Any]:
 def training_seconds(folder: Path) -> float:
     """Sum the time of a run's training steps, without interruptions, region features and validation."""
     total = last = 0.0
-    for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines():
+    path = folder / "log.jsonl"
+    if not path.exists():
+        return math.nan  # the log could not be written
+    for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if entry["event"] == "step":
             now = float(entry["seconds"])
@@ -365,8 +368,10 @@ def _check_request(
             raise PolyadicError("--k-unit predicate does not apply to a run, which counts triplets per pair of boxes")
     if not parts.relabel and detections is None:
         raise PolyadicError("--without relabel keeps a detector's labels; it does not apply to ground-truth boxes")
-    if save is not None and save.expanduser().exists():
-        raise PolyadicError(f"--save: {save} already exists; choose another name")
+    if save is not None:
+        check_place(save.expanduser(), option="--save")
+        if save.expanduser().exists():
+            raise PolyadicError(f"--save: {save} already exists; choose another name")
 
 
 def _validation_images(

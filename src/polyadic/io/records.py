@@ -28,11 +28,12 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from polyadic.files import atomic_write, parse_json
+from polyadic.files import atomic_write, check_output, parse_json
 from polyadic.io.published import coco_images, located, read_lu_detections, read_lu_relations, read_motifs
 from polyadic.io.store import read_tensors, write_tensors
 from polyadic.structures.detections import Detections, assemble
 from polyadic.structures.images import path_ends
+from polyadic.structures.inputs import regular_file
 from polyadic.structures.labels import (
     UNKNOWN,
     LabelReader,
@@ -190,16 +191,11 @@ def existing(path: str | Path) -> Path:
         raise PolyadicError(f"{path} is a folder, expected a file")
     if not path.exists():
         raise PolyadicError(f"no file {path}")
-    return path
+    return regular_file(path)
 
 
 def _writable(path: str | Path, overwrite: bool) -> Path:
-    path = Path(path).expanduser()
-    if path.exists() and not overwrite:
-        raise PolyadicError(f"{path} exists; choose another name, or overwrite=True")
-    if not path.parent.is_dir():
-        raise PolyadicError(f"no folder {path.parent} to write {path.name} in")
-    return path
+    return check_output(Path(path).expanduser(), "records", replace=overwrite)
 
 
 def _line(record: dict[str, Any]) -> bytes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from polyadic.compiled import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def sum_seen(subject, predicate, object, triplets, weights):  # type: ignore[no-untyped-def]
     """Return Σ ψ_c · weight and Σ ψ_c over the given triplets, per pair; O(B · M · R).
 

@@ -14,12 +14,12 @@ may be negative), and appends without branches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from polyadic.compiled import compiled as _compiled
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -30,16 +30,6 @@ TINY = 1e-30  # above what float32 loses to underflow, of a pair whose entries s
 HIDDEN = np.float32(1e-36)  # above the sum of squares that float32 loses to underflow
 LAST = np.int64(2**62)  # behind every flat index
 SEEDS = 512  # of the heaviest triplets, at most, for the first bar
-
-
-def _compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Compile on first use and keep the machine code on disk, or in memory where no folder can be written."""
-    if function is None:
-        return lambda function: _compiled(function, **options)
-    try:
-        return njit(cache=True, nogil=True, **options)(function)
-    except RuntimeError:
-        return njit(nogil=True, **options)(function)
 
 
 # exp(x) = 2^n · exp(f), |f| <= log(2) / 2, by Taylor's series: plain operations, which are vectorised. Adding

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from polyadic.structures.inputs import regular_file
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def _opened(path: Path) -> Iterator[Image]:
     with _LIMIT:
         before, Pillow.MAX_IMAGE_PIXELS = Pillow.MAX_IMAGE_PIXELS, None
         try:
-            image = Pillow.open(path)
+            image = Pillow.open(regular_file(path))
         finally:
             Pillow.MAX_IMAGE_PIXELS = before
     with image:

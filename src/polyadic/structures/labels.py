@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from jaxtyping import Float, Int
 
+from polyadic.structures.inputs import regular_file
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 UNKNOWN = -1  # the label of a box whose class is not in the vocabulary
@@ -248,7 +249,7 @@ def read_file(path: str | Path, what: str) -> Any:
     path = Path(path).expanduser()
     decode = msgspec.toml.decode if path.suffix.lower() == ".toml" else msgspec.json.decode
     try:
-        return decode(path.read_bytes())
+        return decode(regular_file(path).read_bytes())
     except OSError as error:
         raise PolyadicError(f"cannot read {path} ({error.strerror}), expected {what}") from error
     except (ValueError, RecursionError) as error:  # msgspec's and tomllib's errors are ValueErrors

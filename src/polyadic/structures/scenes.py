@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from polyadic.structures.images import Photo, open_image
+from polyadic.structures.inputs import regular_file
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Scene:
     def _digest(self) -> str:
         if self.source is None:
             try:
-                return hashlib.sha256(self.image.read_bytes()).hexdigest()
+                return hashlib.sha256(regular_file(self.image).read_bytes()).hexdigest()
             except OSError as error:
                 raise PolyadicError(f"no image {self.image} that can be read ({error.strerror})") from error
         picture = self.source().convert("RGB")

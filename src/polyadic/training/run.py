@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import platform
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import nn
 
 from polyadic.config import Config, DetectorConfig, difference, leaves
-from polyadic.files import atomic_write, write_text
+from polyadic.files import atomic_write, lock, write_text
 from polyadic.progress import undisturbed
-from polyadic.structures.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 
 FILE = "last.pt"
 ROUNDED = "2:"  # before a digest of data whose fitted numbers are rounded
@@ -142,62 +144,85 @@ def load(folder: Path) -> tuple[Checkpoint, dict[str, Any], dict[str, Any]]:
         ) from error
 
 
-@contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Lock the folder. The system drops the lock when the process ends; without `fcntl` there is none."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    try:
-        file = (folder / LOCK_FILE).open("w")
-    except OSError as error:
-        raise PolyadicError(f"cannot write to {folder} ({error.strerror})") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise PolyadicError(f"{folder}: another process is training in it; wait for it, or stop it") from error
-        except OSError:  # a file system without locks
-            pass
-        yield
+def only_one(folder: Path) -> AbstractContextManager[None]:
+    """Lock the folder."""
+    return lock(folder / LOCK_FILE, f"{folder}: another process is training in it; wait for it, or stop it")
 
 
 class MetricLog:
-    """Log metrics to JSONL, one timed entry per line, and to TensorBoard."""
+    """Log metrics to JSONL, one timed entry per line, and to TensorBoard. If it cannot be written, training goes on."""
 
     def __init__(self, folder: Path, checkpoint: Checkpoint) -> None:
         """Drop entries beyond the checkpoint: they will be written again."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.path = folder / "log.jsonl"
-        if self.path.exists():
-            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
-            write_text(self.path, "".join(f"{line}\n" for line in lines if _is_before(line, checkpoint)))
-        self.file = self.path.open("a", encoding="utf-8")
-        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=checkpoint.total + 1)
+        self.path, self.size = folder / "log.jsonl", 0
+        self.files: list[IO[bytes]] = []  # the log and the curves; none: nothing is written
+        with self._goes_on():
+            if self.path.exists():
+                lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+                write_text(self.path, "".join(f"{line}\n" for line in lines if _is_before(line, checkpoint)))
+                self.size = self.path.stat().st_size
+            self.files.append(self.path.open("ab"))
+            self.files.append(_start_board(folder / "tensorboard", checkpoint.total + 1))
 
     def write(self, event: str, total: int, numbers: dict[str, float], **more: Any) -> None:
         """Write the numbers of a step or an epoch."""
+        if not self.files:
+            return
+        log, board = self.files
         entry = {"event": event, "total": total, **more, **numbers, "time": round(time.time(), 3)}
+        group = f"{more['stage']}/held_out" if event == "epoch" else more["stage"]
+        with self._goes_on():
+            log.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
+            log.flush()
+            _add_scalars(board, {f"{group}/{name}": number for name, number in numbers.items()}, total)
+            self.size = log.tell()
+
+    @contextmanager
+    def _goes_on(self) -> Iterator[None]:
+        """Warn once if the log cannot be written, e.g. on a full disk; write no more, and leave no partial line."""
         try:
-            self.file.write(json.dumps(entry, allow_nan=False) + "\n")
-            self.file.flush()
-            group = f"{more['stage']}/held_out" if event == "epoch" else more["stage"]
-            for name, number in numbers.items():
-                self.board.add_scalar(f"{group}/{name}", number, total)
+            yield
         except OSError as error:
-            raise PolyadicError(
-                f"cannot write to {self.path} ({error.strerror}); checkpoints are kept: free some space, then --resume"
-            ) from error
+            self.close()
+            with suppress(OSError):
+                os.truncate(self.path, self.size)
+            text = f"cannot write to {error.filename or self.path.parent} ({error.strerror}): training goes on without"
+            warnings.warn(f"{text} log and curves", PolyadicWarning, stacklevel=3)
 
     def close(self) -> None:
-        """Close both files; a full disk was reported by `write`."""
-        with suppress(OSError):
-            self.file.close()
-        with suppress(OSError):
-            self.board.close()
+        """Close both files; what cannot be written was reported."""
+        while self.files:
+            with suppress(OSError):
+                self.files.pop().close()
+
+
+def _start_board(folder: Path, purge: int) -> IO[bytes]:
+    """Start a file for TensorBoard, which hides earlier entries from the step `purge` on.
+
+    Not by SummaryWriter: it writes in a thread, which dies with a traceback on a full disk.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    folder.mkdir(exist_ok=True)
+    name = f"events.out.tfevents.{time.time_ns()}.{platform.node()}.{os.getpid()}"  # sorted by time
+    board = (folder / name).open("wb")
+    start = SessionLog(status=SessionLog.START)
+    for entry in ({"file_version": "brain.Event:2"}, {"step": purge, "session_log": start}):
+        RecordWriter(board).write(Event(wall_time=time.time(), **entry).SerializeToString())
+    board.flush()
+    return board
+
+
+def _add_scalars(board: IO[bytes], numbers: Mapping[str, float], step: int) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    values = [Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
+    event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
+    RecordWriter(board).write(event.SerializeToString())
+    board.flush()
 
 
 def _is_before(line: str, checkpoint: Checkpoint) -> bool:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from training_cases import ALL_STAGES, Ended, a_setup, detect, finish, same, tiny, write_detections
 
 from polyadic.boxes import box_place, context_features, ordered_pairs
+from polyadic.config import PRESETS
 from polyadic.config.schema import Config, StageConfig
 from polyadic.cp import CPTensor
 from polyadic.datasets.toy.world import World, write
@@ -134,6 +135,30 @@ def test_an_example_has_the_features_of_its_picture(wide: Config, tmp_path: Path
         for features, boxes in ((found.regions, corners), (found.unions, around)):  # kept as float16
             torch.testing.assert_close(features, net(picture, boxes, frame).detach(), rtol=2e-3, atol=2e-3)
         assert found.frames.tolist() == [list(frame)] * len(corners)
+
+
+def test_the_field_s_choice_of_relations_is_trained_on_and_not_validated_on(tmp_path: Path) -> None:
+    assert [name for name, preset in PRESETS.items() if preset.data.one_predicate and preset.data.overlapping] == [
+        "vg150"
+    ]
+    plain = stages.TripletStage(a_setup(tiny(sources=("evidence",)), tmp_path / "a"), True)
+    options = {"data.one_predicate": True, "data.overlapping": True}
+    field = stages.TripletStage(a_setup(tiny(sources=("evidence",), **options), tmp_path / "b"), True)
+    fewer = 0
+    for at, scene in enumerate(plain.data.fit):
+        every, chosen = (stage.examples(0)[at].boxes for stage in (plain, field))
+        pairs = list(map(tuple, chosen.pairs.tolist()))
+        assert len(set(pairs)) == len(pairs)
+        near = {
+            (s, o)
+            for s, o in map(tuple, every.pairs.tolist())
+            if evaluation_oracle.iou(tuple(scene.boxes[s].tolist()), tuple(scene.boxes[o].tolist()), 1.0) > 0
+        }
+        assert set(pairs) == near
+        fewer += len(every.pairs) - len(pairs)
+    assert fewer > 0, "the case shows nothing"
+    assert not field.source.one_predicate
+    assert not field.source.overlapping
 
 
 def test_features_of_another_frame_have_another_key(wide: Config, tmp_path: Path) -> None:

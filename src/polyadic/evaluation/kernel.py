@@ -53,11 +53,14 @@ def keep_best(off, scores, pairs, triplets, k, by_label, top):  # type: ignore[n
     kept = np.full((images, top), -1, np.int64)
     for i in range(images):
         start, end = off[i], off[i + 1]
-        order = np.arange(end - start)
+        ordered = True  # as most files are
         for row in range(start + 1, end):
-            if scores[row] > scores[row - 1]:  # most files are sorted already
-                order = np.argsort(-scores[start:end], kind="mergesort")
-                break
+            ordered &= scores[row] <= scores[row - 1]
+        if ordered and k == 0:
+            for n in range(min(top, end - start)):
+                kept[i, n] = start + n
+            continue
+        order = np.arange(end - start) if ordered else np.argsort(-scores[start:end], kind="mergesort")
         size = 1
         while k > 0 and size < 2 * (end - start):
             size *= 2
@@ -100,13 +103,14 @@ def hit_ranks(kept, box_off, boxes, pairs, keys, truth_off, truth_boxes, truth_k
     top = kept.shape[1]
     ranks = np.full(len(truth_keys), NONE, np.int64)
     for i in range(len(kept)):
+        first, end = truth_off[i], truth_off[i + 1]
         for place in range(top):
             row = kept[i, place]
             if row < 0:
                 break
-            best, taken = -1.0, -1
-            for t in range(truth_off[i], truth_off[i + 1]):
-                if truth_keys[t] != keys[row] or ranks[t] < NONE:
+            key, best, taken = keys[row], -1.0, -1
+            for t in range(first, end):
+                if truth_keys[t] != key or ranks[t] < NONE:
                     continue
                 s, o = boxes[box_off[i] + pairs[row, 0]], boxes[box_off[i] + pairs[row, 1]]
                 value = pair_overlap(s, o, truth_boxes[t, 0], truth_boxes[t, 1], phrase, offset)

@@ -280,11 +280,12 @@ def test_a_damaged_or_foreign_detector_is_refused_in_one_line(tmp_path: Path) ->
     for name in ("model.safetensors", "config.json", "vocabulary.json"):
         cases[f"{name} is missing"] = copy(f"no {name}")
         (cases[f"{name} is missing"] / name).unlink()
-        half = cases[f"{name} cannot be read"] = copy(f"half {name}")
+        damage = f"{name}: not complete JSON" if name.endswith(".json") else f"{name} cannot be read"
+        half = cases[damage] = copy(f"half {name}")
         (half / name).write_bytes((half / name).read_bytes()[: (half / name).stat().st_size // 2])
     foreign = cases["expected polyadic.Detector/1, got polyadic.RelationModel/1"] = copy("foreign")
     save_file({"x": torch.zeros(2)}, foreign / "model.safetensors", {"format": "polyadic.RelationModel/1"})
-    other = cases["does not fit config.json"] = copy("other network")
+    other = cases["config.json was changed"] = copy("other network")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "network": "mobilenetv3-fpn"}))
     for message, folder in cases.items():

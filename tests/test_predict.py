@@ -100,7 +100,9 @@ def test_pairs_that_cannot_reach_the_answer_are_left_out_without_changing_it(
     assert (len(scored.first_blocks) < len(everything.first_blocks) == 19) == terms.selected
 
 
-@pytest.mark.parametrize("values", [{}, {"head.labels": True, "head.rank": 1, "selection.epochs": 0, "neighbours.hidden": 8}], ids=str)
+@pytest.mark.parametrize(
+    "values", [{}, {"head.labels": True, "head.rank": 1, "selection.epochs": 0, "neighbours.hidden": 8}], ids=str
+)
 def test_no_array_grows_faster_than_the_pairs(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """All numbers of all pairs at once, or of all threes of boxes, would be larger."""
     monkeypatch.setattr(predicting, "BLOCK", 100)

@@ -292,7 +292,7 @@ class Detector(nn.Module):
     ) -> Detector:
         """Load a saved detector, or the best one of a run. A `vocabulary` given here must be the saved one."""
         folder = find_model(Path(folder), "`polyadic detect train` and Detector.save")
-        weights, _ = read_weights(folder, FORMAT)
+        weights, _, _ = read_weights(folder, FORMAT)
         names = read_vocabulary(folder, vocabulary)
         detector = cls(load_detector_config(folder / "config.json"), names, fetch=False)
         fill_model(detector.network, weights, folder)

@@ -259,3 +259,12 @@ def test_the_best_of_a_run_that_chose_by_another_metric_counts_no_more(tmp_path:
     with line_run.training():
         loop.fit(stage, line_run)
     assert [numbers["score"] for numbers in stage.saved] == [1.0]
+
+
+def test_metrics_are_logged_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # not installed
+    log = MetricLog(tmp_path, Checkpoint())
+    log.write("step", 1, {"loss": 0.5}, stage="triplets")
+    log.close()
+    assert json.loads((tmp_path / "log.jsonl").read_text())["loss"] == 0.5
+    assert not (tmp_path / "tensorboard").exists()

@@ -44,6 +44,7 @@ from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocab
 
 FindsBoxes = Callable[[Photo], Detections]  # a detector; one with `detect`, photos -> list, gets several at once
 
+_TOO_LARGE = ("alloc", "overflow", "out of memory")  # in torch's errors
 MOST_BOXES = 3000  # of one image: nine million ordered pairs
 PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -67,6 +68,17 @@ class RelationModel(nn.Module):
     ) -> None:
         """`fetch`: get the backbone's weights as the config says; False where they will be loaded."""
         super().__init__()
+        try:
+            self._build(config, vocabulary, prior, fetch=fetch)
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not any(word in str(error) for word in _TOO_LARGE):
+                raise
+            raise PolyadicError(
+                f"the config asks for a network that memory cannot hold ({' '.join(str(error).split()):.100}); choose "
+                "smaller sizes, such as head.hidden"
+            ) from error
+
+    def _build(self, config: Config, vocabulary: Vocabulary, prior: TripletPrior | None, *, fetch: bool) -> None:
         self.config, self.vocabulary, self.prior = config, vocabulary, prior
         self.stages: tuple[str, ...] = ()
         self.detector_slot = DetectorSlot()

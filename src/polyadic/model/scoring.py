@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,6 +38,14 @@ KEPT = 1 << 26  # numbers of an image's factors to keep; those of a larger image
 SLACK = 1e-3  # of bounds: the same pair in another block may differ in the last digits
 ANSWERS = 10  # of a query, where the pair is not fixed
 _CPU = torch.device("cpu")
+
+
+def check_count(call: str, name: str, number: Any, *, optional: bool = False) -> None:
+    """Refuse what is not a whole number from 1; `optional`: None means any number."""
+    if number is None and optional:
+        return
+    if isinstance(number, bool) or not hasattr(number, "__index__") or operator.index(number) < 1:
+        raise PolyadicError(f"{call}: {name} must be a whole number from 1, got {number!r:.40}")
 
 
 @dataclass(frozen=True)
@@ -186,6 +194,8 @@ class ScoredPairs:
         (`terms.labels`), else by ψ_c, because a detector's labels may be wrong (`terms.relabel=False`).
         `probability` adds P(B_s, B_o | I) · P(X_sel) · P(triplet | its pair of boxes), that an annotator states this.
         """
+        check_count("rank", "k", k, optional=True)
+        check_count("rank", "top", top)
         config = self.model.config.ranking
         if config.repeat < 1 and terms.dedup and len(self):
             ranking = self._rank_deduplicated(k, top, terms)
@@ -214,6 +224,7 @@ class ScoredPairs:
         given = {name: word for name, word in words.items() if word is not None}
         if not 1 <= len(given) <= 2:
             raise PolyadicError("query: give one or two of subject, predicate and object; the rest is the answer")
+        check_count("query", "top", top, optional=True)
         vocabulary = self.model.vocabulary
         labels = {name: vocabulary.index(name, word) for name, word in given.items()}
         row = None if pair is None else self._row_of(pair)

@@ -165,18 +165,20 @@ def only_one(folder: Path) -> Iterator[None]:
 
 
 class MetricLog:
-    """Log metrics to JSONL, one timed entry per line, and to TensorBoard."""
+    """Log metrics to JSONL, one timed entry per line, and to TensorBoard where it is installed."""
 
     def __init__(self, folder: Path, checkpoint: Checkpoint) -> None:
         """Drop entries beyond the checkpoint: they will be written again."""
-        from torch.utils.tensorboard import SummaryWriter
-
         self.path = folder / "log.jsonl"
         if self.path.exists():
             lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
             write_text(self.path, "".join(f"{line}\n" for line in lines if _is_before(line, checkpoint)))
         self.file = self.path.open("a", encoding="utf-8")
-        self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=checkpoint.total + 1)
+        self.board = None
+        with suppress(ImportError):  # an extra: polyadic[tensorboard]
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=checkpoint.total + 1)
 
     def write(self, event: str, total: int, numbers: dict[str, float], **more: Any) -> None:
         """Write the numbers of a step or an epoch."""
@@ -185,7 +187,7 @@ class MetricLog:
             self.file.write(json.dumps(entry, allow_nan=False) + "\n")
             self.file.flush()
             group = f"{more['stage']}/held_out" if event == "epoch" else more["stage"]
-            for name, number in numbers.items():
+            for name, number in numbers.items() if self.board is not None else ():
                 self.board.add_scalar(f"{group}/{name}", number, total)
         except OSError as error:
             raise PolyadicError(
@@ -196,8 +198,9 @@ class MetricLog:
         """Close both files; a full disk was reported by `write`."""
         with suppress(OSError):
             self.file.close()
-        with suppress(OSError):
-            self.board.close()
+        if self.board is not None:
+            with suppress(OSError):
+                self.board.close()
 
 
 def _is_before(line: str, checkpoint: Checkpoint) -> bool:

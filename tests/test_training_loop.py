@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from polyadic.config.schema import Config, StageConfig
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import loop
 from polyadic.training.loading import load_batches
-from polyadic.training.run import Run
+from polyadic.training.run import Checkpoint, MetricLog, Run
 from polyadic.training.stages import Stage
 
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads

@@ -160,7 +160,7 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name, x in sorted(tensors.items()):
         digest.update(f"{name} {x.dtype} {list(x.shape)} ".encode())
-        digest.update(x.reshape(-1).view(torch.uint8).numpy())
+        digest.update(x.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

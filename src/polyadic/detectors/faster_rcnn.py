@@ -30,11 +30,7 @@ try:
     from torchvision.models.detection.backbone_utils import mobilenet_backbone, resnet_fpn_backbone
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
     from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign, clip_boxes_to_image, nms, remove_small_boxes
-except (
-    RuntimeError,
-    ImportError,
-    AttributeError,
-) as error:  # built for another torch
+except (RuntimeError, ImportError, AttributeError) as error:  # built for another torch
     fit = "install both together: pip install --upgrade torch torchvision"
     raise PolyadicError(
         f"torch {torch.__version__} and the installed torchvision do not fit ({error}); {fit}"

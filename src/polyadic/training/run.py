@@ -187,8 +187,9 @@ class MetricLog:
             self.file.write(json.dumps(entry, allow_nan=False) + "\n")
             self.file.flush()
             group = f"{more['stage']}/held_out" if event == "epoch" else more["stage"]
-            for name, number in numbers.items() if self.board is not None else ():
-                self.board.add_scalar(f"{group}/{name}", number, total)
+            if self.board is not None:
+                for name, number in numbers.items():
+                    self.board.add_scalar(f"{group}/{name}", number, total)
         except OSError as error:
             raise PolyadicError(
                 f"cannot write to {self.path} ({error.strerror}); checkpoints are kept: free some space, then --resume"

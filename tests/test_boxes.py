@@ -11,9 +11,9 @@ from torch import Tensor
 from polyadic.boxes import (
     GEOMETRY,
     RANKS,
+    Closeness,
     box_iou,
     box_place,
-    closeness_ranks,
     ordered_pairs,
     pair_geometry,
     pair_masks,
@@ -197,7 +197,7 @@ def apart(a: list[float], b: list[float]) -> float:
 def test_closeness_ranks_count_the_closer_boxes(n: int) -> None:
     boxes = random_boxes(n, 900, 500)
     rows, pairs = boxes.tolist(), ordered_pairs(n)
-    result = closeness_ranks(boxes, pairs)
+    result = Closeness(boxes).ranks(pairs)
     assert result.shape == (n * (n - 1), RANKS)
 
     def overlap(a: list[float], b: list[float]) -> float:
@@ -222,9 +222,9 @@ def test_closeness_ranks_count_the_closer_boxes(n: int) -> None:
 
 
 def test_closeness_ranks_of_few_boxes_and_boxes_without_area() -> None:
-    assert closeness_ranks(torch.zeros(0, 4), ordered_pairs(0)).shape == (0, RANKS)
-    assert closeness_ranks(torch.rand(1, 4), ordered_pairs(1)).shape == (0, RANKS)
+    assert Closeness(torch.zeros(0, 4)).ranks(ordered_pairs(0)).shape == (0, RANKS)
+    assert Closeness(torch.rand(1, 4)).ranks(ordered_pairs(1)).shape == (0, RANKS)
     same = torch.tensor([[5.0, 5, 5, 5]]).expand(4, 4)
-    result = closeness_ranks(same, ordered_pairs(4))
+    result = Closeness(same).ranks(ordered_pairs(4))
     assert result.isfinite().all()
     assert torch.equal(result[:, 1:12:2], torch.ones(12, 6)), "nobody is closer than one of equals"

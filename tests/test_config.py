@@ -130,7 +130,7 @@ BAD_FILES = {
     "sources = []": "sources",
     'sources = ["pixels", "pixels"]': "sources",
     'preset = "vgr"': "'vgr'; known: vrd, vg150",
-    "seed = ": "cannot be read",
+    "seed = ": "is not a config",
 }
 
 
@@ -156,8 +156,8 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, unchecked: None) -> N
     bad_paths: dict[str | Path, str] = {
         "vdr": "no preset and no file is called vdr; presets: vrd, ",
         written(tmp_path, "[1]", "a.json"): r"a\.json must hold keys and values, got list",
-        written(tmp_path, "{", "b.json"): r"b\.json cannot be read",
-        tmp_path / "c.toml": r"c\.toml cannot be read: .*utf-8",
+        written(tmp_path, "{", "b.json"): r"b\.json is not a config",
+        tmp_path / "c.toml": r"c\.toml is not a config .*utf-8",
     }
     for path, message in bad_paths.items():
         refused(message, partial(load_config, path))

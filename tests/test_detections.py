@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from refusals import refused
 
-from polyadic.structures.detections import Detections
+from polyadic.structures.detections import Detections, check_frame
 from polyadic.structures.images import Photo
-from polyadic.structures.vocabulary import PolyadicWarning, Vocabulary
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
 NAMES = Vocabulary(objects=("horse", "person", "traffic light"), predicates=("ride",))
 BOXES: list[list[float]] = [[1.5, 2, 30, 40], [-0.5, 4, 700, 9], [5, 6, 7, 8], [1, 1, 2, 2]]
@@ -172,3 +174,34 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_unusable_input_is_refused_in_one_line(case: str) -> None:
     make, message = BAD[case]
     refused(re.escape(message), make)
+
+
+@pytest.mark.parametrize("size", [(314, 512), (157.0, 256.0), (315, 511)])
+def test_a_swapped_size_is_refused(size: tuple[float, float]) -> None:
+    photo = Photo("a.jpg", Image.new("RGB", (512, 314)), (512.0, 314.0))
+    with pytest.raises(PolyadicError, match=r"but the photo has 512 x 314; give size as \(width, height\)"):
+        replace(KEPT, size=size).on_photo(photo)
+
+
+@pytest.mark.parametrize("size", [(512, 314), (256, 157), (640, 640), (512, 500)])
+def test_copies_of_another_size_or_shape_are_scaled(size: tuple[float, float]) -> None:
+    photo = Photo("a.jpg", Image.new("RGB", (512, 314)), (512.0, 314.0))
+    assert replace(KEPT, size=size).on_photo(photo).size == photo.size
+
+
+def test_a_nearly_square_photo_has_no_swapped_size() -> None:
+    photo = Photo("a.jpg", Image.new("RGB", (500, 495)), (500.0, 495.0))
+    assert replace(KEPT, size=(495, 500)).on_photo(photo).size == photo.size
+
+
+@pytest.mark.parametrize("size", [(-5.0, -5.0), (0.0, 4.0), (float("nan"), 4.0)])
+def test_a_size_is_two_positive_numbers(size: Any) -> None:
+    with pytest.raises(PolyadicError, match="size must be"):
+        replace(KEPT, size=size)
+
+
+@pytest.mark.parametrize("size", [5, "ab", (1,), (1, 2, 3), (None, 3), {}, object()])
+def test_a_size_of_another_type_is_refused(size: Any) -> None:
+    """Checked here by itself: in tests, jaxtyping refuses other types before `Detections` does."""
+    with pytest.raises(PolyadicError, match="size must be"):
+        check_frame(size, "a.jpg")

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -280,11 +283,12 @@ def test_a_damaged_or_foreign_detector_is_refused_in_one_line(tmp_path: Path) ->
     for name in ("model.safetensors", "config.json", "vocabulary.json"):
         cases[f"{name} is missing"] = copy(f"no {name}")
         (cases[f"{name} is missing"] / name).unlink()
-        half = cases[f"{name} cannot be read"] = copy(f"half {name}")
+        damage = f"{name}: not complete JSON" if name.endswith(".json") else f"{name} cannot be read"
+        half = cases[damage] = copy(f"half {name}")
         (half / name).write_bytes((half / name).read_bytes()[: (half / name).stat().st_size // 2])
     foreign = cases["expected polyadic.Detector/1, got polyadic.RelationModel/1"] = copy("foreign")
     save_file({"x": torch.zeros(2)}, foreign / "model.safetensors", {"format": "polyadic.RelationModel/1"})
-    other = cases["does not fit config.json"] = copy("other network")
+    other = cases["config.json was changed"] = copy("other network")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "network": "mobilenetv3-fpn"}))
     for message, folder in cases.items():
@@ -313,3 +317,17 @@ def test_unusable_weights_are_refused_in_one_line(tmp_path: Path, monkeypatch: p
     for name, message in cases.items():
         weights = name if name == "torchvision" else str(tmp_path / name)
         refused(re.escape(message), build_network, tiny("mobilenetv3-fpn", weights=weights), 4)
+
+
+def test_a_torchvision_that_does_not_fit_torch_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision/__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    code = (
+        "import polyadic\ntry:\n    polyadic.RelationModel.pretrained()\nexcept polyadic.PolyadicError as e: print(e)"
+    )
+    places = os.pathsep.join([str(tmp_path), *sys.path])
+    run = [sys.executable, "-c", code]
+    result = subprocess.run(run, env={**os.environ, "PYTHONPATH": places}, capture_output=True, text=True, check=True)
+    assert re.search(
+        r"^torch .* and the installed torchvision do not fit .*nms does not exist.*install both", result.stdout
+    )

@@ -11,6 +11,7 @@ import random
 import stat
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -378,9 +379,10 @@ def zip_link(target: str) -> bytes:
 
 UNSAFE = [zipped(OFFICIAL | {"sg_train/C:a.jpg": b""}), tarred(OFFICIAL | {"sg_train/a\\b.jpg": b""})]
 UNSAFE += [tar_link("/etc/passwd"), zip_link("/etc/passwd")]
+UNSAFE += [zipped(OFFICIAL | {name: b"3"}) for name in ("sg_train/../../sg_train/3.jpg", "/tmp/sg_train/4.jpg")]
 
 
-@pytest.mark.parametrize("data", UNSAFE, ids=["drive", "backslash", "tar link", "zip link"])
+@pytest.mark.parametrize("data", UNSAFE, ids=["drive", "backslash", "tar link", "zip link", "parent", "absolute"])
 def test_an_unsafe_archive_is_refused_as_a_whole(server: Server, tmp_path: Path, data: bytes) -> None:
     why = "an archive with a link or an unsafe name"
     assert f"127.0.0.1: {why}" in error_of(tmp_path, archive_at(server.url("/set.zip", serve(data))))
@@ -389,11 +391,16 @@ def test_an_unsafe_archive_is_refused_as_a_whole(server: Server, tmp_path: Path,
     assert leftovers(tmp_path) == {"set.zip"}
 
 
-def test_members_stay_in_their_folder_whatever_their_path(server: Server, tmp_path: Path) -> None:
-    data = zipped(OFFICIAL | {"sg_train/../../sg_train/3.jpg": b"3", "/tmp/sg_train/4.jpg": b"4"})
-    fetch("vrd", tmp_path / "root", files=archive_at(server.url("/set.zip", serve(data))))
-    assert {path.name for path in (tmp_path / "root/pictures/train").iterdir()} == {f"{i}.jpg" for i in range(1, 5)}
-    assert list(tmp_path.iterdir()) == [tmp_path / "root"]
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_an_archive_that_unpacks_to_too_much_is_refused_unless_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[dict[str, bytes]], bytes]
+) -> None:
+    monkeypatch.setattr(download_module, "_TEXT", 1000)
+    (tmp_path / "set.zip").write_bytes(pack(OFFICIAL | {"sg_train/3.jpg": bytes(1_000_000)}))
+    assert "unpacks to more than" in error_of(tmp_path, archive_at())
+    assert leftovers(tmp_path) == {"set.zip"}
+    fetch("vrd", tmp_path, files=archive_at(), unpacked=0.01)
+    assert (tmp_path / "pictures/train/3.jpg").stat().st_size == 1_000_000
 
 
 def test_an_archive_put_there_by_hand_is_unpacked_and_stays(server: Server, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polyadic.boxes import GEOMETRY, ordered_pairs, pair_geometry
 from polyadic.config.schema import EvidenceConfig
-from polyadic.model.features import EvidenceFeature, box_evidence, pair_evidence
+from polyadic.model.features import EvidenceFeature, Nearness, box_evidence
 
 FRAME = torch.tensor([100.0, 50.0])
 
@@ -70,7 +70,7 @@ def test_pairs_equal_a_loop_over_the_others(n: int) -> None:
     boxes, labels, _ = crowd(n)
     boxes = (boxes * 2).round() / 2 + 3000  # far from the origin, on a grid that float32 holds
     pairs = ordered_pairs(n)
-    result = pair_evidence(boxes, labels, pairs, FRAME)
+    result = Nearness(boxes, labels, FRAME).evidence(pairs)
     s, o = pairs.unbind(-1)
     torch.testing.assert_close(
         result[:, :GEOMETRY], pair_geometry(boxes[s], boxes[o], FRAME.expand(len(pairs), 2)), rtol=0, atol=0
@@ -102,7 +102,8 @@ def test_the_order_of_boxes_does_not_matter() -> None:
     torch.testing.assert_close(moved[1], numbers[order])
     pairs = ordered_pairs(9)
     torch.testing.assert_close(
-        pair_evidence(boxes[order], labels[order], pairs, FRAME), pair_evidence(boxes, labels, order[pairs], FRAME)
+        Nearness(boxes[order], labels[order], FRAME).evidence(pairs),
+        Nearness(boxes, labels, FRAME).evidence(order[pairs]),
     )
 
 
@@ -111,7 +112,7 @@ def test_scores_of_0_and_1_and_boxes_without_area_are_finite() -> None:
     names, numbers = box_evidence(boxes, torch.tensor([0, 1, 0]), torch.tensor([0.0, 1, 1]), FRAME)
     assert numbers.isfinite().all()
     assert names[:, 1].tolist() == [-1, -1, -1]
-    assert pair_evidence(boxes, torch.tensor([0, 1, 0]), ordered_pairs(3), FRAME).isfinite().all()
+    assert Nearness(boxes, torch.tensor([0, 1, 0]), FRAME).evidence(ordered_pairs(3)).isfinite().all()
 
 
 def feature_of(n: int) -> tuple[EvidenceFeature, tuple[Tensor, Tensor, Tensor, Tensor]]:
@@ -119,7 +120,7 @@ def feature_of(n: int) -> tuple[EvidenceFeature, tuple[Tensor, Tensor, Tensor, T
     boxes, labels, scores = crowd(n)
     pairs = ordered_pairs(n)
     names, numbers = box_evidence(boxes, labels, scores, FRAME)
-    given = names, numbers, pair_evidence(boxes, labels, pairs, FRAME), pairs
+    given = names, numbers, Nearness(boxes, labels, FRAME).evidence(pairs), pairs
     return EvidenceFeature(EvidenceConfig(embedding=6, geometry=5), 3), given
 
 

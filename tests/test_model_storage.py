@@ -10,6 +10,7 @@ import pytest
 import torch
 from model_cases import EXPONENTS, NAMES, SOURCES, STAGES, TINY, detections, model_of, photo, rank, same
 from refusals import refused
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from polyadic.config.schema import Config
@@ -59,6 +60,15 @@ def test_pixel_models_load_without_their_initial_weights(tmp_path: Path) -> None
     )
 
 
+def rewrite(folder: Path, dtype: torch.dtype | None = None, **changes: str | None) -> None:
+    """Write the weights again with another header (None leaves an entry out), or of another type."""
+    path = folder / "model.safetensors"
+    with safe_open(path, framework="pt") as file:
+        metadata: dict[str, Any] = {**file.metadata(), **changes}
+        tensors = {name: file.get_tensor(name).to(dtype) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, {name: text for name, text in metadata.items() if text is not None})
+
+
 def damage(folder: Path, how: str) -> None:
     config, weights = folder / "config.json", folder / "model.safetensors"
     values = json.loads(config.read_text())
@@ -75,6 +85,21 @@ def damage(folder: Path, how: str) -> None:
         config.write_text(json.dumps({**values, "sed": 3}))
     elif how == "other prior":
         TripletPrior.from_triplets(torch.zeros(1, 3, dtype=torch.long), (2, 2, 2)).save(folder / "prior.safetensors")
+    elif how == "other order":
+        names = json.loads((folder / "vocabulary.json").read_text())
+        (folder / "vocabulary.json").write_text(json.dumps({**names, "objects": names["objects"][::-1]}))
+    elif how == "flipped bit":
+        content = bytearray(weights.read_bytes())
+        content[-3] ^= 4
+        weights.write_bytes(content)
+    elif how == "other stages":
+        rewrite(folder, stages="[]")
+    elif how == "bad stages":
+        rewrite(folder, stages="3")
+    elif how == "bad digests":
+        rewrite(folder, digests="[1]")
+    elif how == "int8":
+        rewrite(folder, torch.int8)
     elif how == "bytes":
         (folder / "vocabulary.json").write_bytes(b"\xff\xfe\x00")
 
@@ -86,15 +111,50 @@ def damage(folder: Path, how: str) -> None:
         ("no vocabulary.json", "holds no saved model: vocabulary.json is missing"),
         ("half model.safetensors", "model.safetensors cannot be read: it is damaged or cut off"),
         ("foreign", "model.safetensors is not a saved model: expected polyadic.RelationModel/1, got None"),
-        ("another shape", "model.safetensors does not fit config.json beside it"),
-        ("unknown key", "config.json: no config key sed; did you mean seed?"),
-        ("other prior", "the vocabulary has sizes (4, 3, 4), the prior (2, 2, 2)"),
+        ("no prior.safetensors", "prior.safetensors is missing, a part of this model"),
+        ("another shape", "config.json was changed after the model was saved"),
+        ("other prior", "prior.safetensors was changed after the model was saved"),
+        ("other order", "vocabulary.json was changed after the model was saved"),
+        ("flipped bit", "model.safetensors was changed after the model was saved"),
+        ("other stages", "model.safetensors was changed after the model was saved"),
+        ("bad digests", "digests: "),
     ],
 )
 def test_a_damaged_model_is_refused_in_one_line(tmp_path: Path, how: str, message: str) -> None:
     model_of("evidence").save(tmp_path)
     damage(tmp_path, how)
     refused(re.escape(message), lambda: RelationModel.load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("another shape", "model.safetensors does not fit config.json beside it"),
+        ("unknown key", "config.json: no config key sed; did you mean seed?"),
+        ("other prior", "the vocabulary has sizes (4, 3, 4), the prior (2, 2, 2)"),
+        ("bad stages", "model.safetensors, stages: "),
+        ("int8", "must be torch.float32 or the like, got torch.int8"),
+    ],
+)
+def test_a_damaged_model_of_an_older_version_is_refused_in_one_line(tmp_path: Path, how: str, message: str) -> None:
+    model_of("evidence").save(tmp_path)
+    rewrite(tmp_path, digests=None)
+    damage(tmp_path, how)
+    refused(re.escape(message), lambda: RelationModel.load(tmp_path))
+
+
+def test_a_model_saved_before_there_were_digests_is_loaded(tmp_path: Path) -> None:
+    model = model_of("evidence")
+    model.save(tmp_path)
+    rewrite(tmp_path, digests=None)
+    assert same(rank(RelationModel.load(tmp_path), None, detections(4)), rank(model, None, detections(4)))
+
+
+def test_formatting_and_line_ends_do_not_count_as_a_change(tmp_path: Path) -> None:
+    model_of("evidence").save(tmp_path)
+    path = tmp_path / "vocabulary.json"
+    path.write_bytes(json.dumps(json.loads(path.read_text()), indent=2).replace("\n", "\r\n").encode())
+    assert RelationModel.load(tmp_path).vocabulary == NAMES
 
 
 def test_missing_models_and_other_vocabularies_are_refused(tmp_path: Path) -> None:

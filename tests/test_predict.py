@@ -16,14 +16,15 @@ import torch
 from detector_cases import detector_of
 from model_cases import ALL_BOXES, EXPONENTS, NAMES, SOURCES, detections, entries, model_of, photo, rank, same
 from PIL import Image
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from polyadic.detectors.faster_rcnn import Detector
 from polyadic.draw.render import render_svg
-from polyadic.model import backbone
+from polyadic.model import backbone, box_prior, relation_model
 from polyadic.model import scoring as predicting
 from polyadic.model.features import PairInputs
 from polyadic.model.relation_model import RelationModel
-from polyadic.model.scoring import ScoredBlock
+from polyadic.model.scoring import ScoredBlock, ScoreTerms
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo
 from polyadic.structures.labels import UNKNOWN
@@ -83,6 +84,48 @@ def test_300_boxes_are_scored_in_bounded_blocks(monkeypatch: pytest.MonkeyPatch)
     assert len(result) == 100
     assert sum(seen) == 300 * 299
     assert max(seen) <= predicting.BLOCK
+
+
+@pytest.mark.parametrize("terms", [ScoreTerms(), ScoreTerms(relabel=False), ScoreTerms(selected=False)], ids=str)
+def test_pairs_that_cannot_reach_the_answer_are_left_out_without_changing_it(
+    terms: ScoreTerms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predicting, "BLOCK", 20)
+    model = model_of("evidence", **EXPONENTS, **ALL_BOXES)
+    with torch.no_grad():
+        model.selector.layers[-1].weight *= 60  # P(X_sel) from 0 to 1
+    scored = model.score(None, detections(20, seed=3))
+    everything = replace(scored, log_selected=None, first_blocks=[])
+    close(scored.rank(1, 15, terms=terms), everything.rank(1, 15, terms=terms))
+    assert (len(scored.first_blocks) < len(everything.first_blocks) == 19) == terms.selected
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"head.labels": True, "head.rank": 1, "selection.epochs": 0, "neighbours.hidden": 8}], ids=str
+)
+def test_no_array_grows_faster_than_the_pairs(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All numbers of all pairs at once, or of all threes of boxes, would be larger."""
+    monkeypatch.setattr(predicting, "BLOCK", 100)
+    monkeypatch.setattr(predicting, "KEPT", 0)
+    monkeypatch.setattr(box_prior, "_MESSAGES", 100)
+    largest = [0]
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = op(*args, **(kwargs or {}))
+            largest[0] = max(largest[0], result.numel() if isinstance(result, torch.Tensor) else 0)
+            return result
+
+    model, n = model_of("evidence", **ALL_BOXES, **values), 120
+    with Sizes():
+        model.score(None, detections(n)).rank(1, 10)
+    assert largest[0] <= 4 * n**2
+
+
+def test_too_many_boxes_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relation_model, "MOST_BOXES", 5)
+    with pytest.raises(PolyadicError, match="6 boxes, more than the 5"):
+        model_of("evidence").predict(None, detections(6))
 
 
 @pytest.mark.parametrize("sources", SOURCES, ids="+".join)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from polyadic.config.schema import Config, StageConfig
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import loop
 from polyadic.training.loading import load_batches
-from polyadic.training.run import Run
+from polyadic.training.run import Checkpoint, MetricLog, Run
 from polyadic.training.stages import Stage
 
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 and later, of threads
@@ -259,3 +261,12 @@ def test_the_best_of_a_run_that_chose_by_another_metric_counts_no_more(tmp_path:
     with line_run.training():
         loop.fit(stage, line_run)
     assert [numbers["score"] for numbers in stage.saved] == [1.0]
+
+
+def test_metrics_are_logged_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # not installed
+    log = MetricLog(tmp_path, Checkpoint())
+    log.write("step", 1, {"loss": 0.5}, stage="triplets")
+    log.close()
+    assert json.loads((tmp_path / "log.jsonl").read_text())["loss"] == 0.5
+    assert not (tmp_path / "tensorboard").exists()

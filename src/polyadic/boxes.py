@@ -104,41 +104,55 @@ def pair_geometry(
 RANKS = 15
 
 
-def closeness_ranks(boxes: Float[Tensor, "N 4"], pairs: Int[Tensor, "B 2"]) -> Float[Tensor, "B 15"]:
-    """Rank pairs among all boxes of one image (ours): which other boxes are closer, whatever the labels.
+class Closeness:
+    """Which boxes of one image are closer than others, in O(N² log N): to be looked up for any of its pairs."""
 
-    For each of three kinds of closeness (overlap, share of the other inside, distance) the share of other boxes that
-    are closer to the subject than the object is, and whether there is none; then the same from the object's side (12).
-    The log number of boxes (1) and the share of them that are larger than subject and object (2).
-    """
-    n, size = len(boxes), _extent(boxes)
-    area, centre = size.prod(-1), (boxes[:, :2] + boxes[:, 2:]) / 2
-    a, b = boxes[:, None], boxes[None]
-    shared = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp_min(0).prod(-1)
-    distance = (centre[:, None] - centre[None]).norm(dim=-1) / (area[:, None] * area[None]) ** 0.25
-    s, o = pairs.unbind(-1)
-    columns = []
-    for closeness in (box_iou(a, b), shared / area[None], -distance):
-        for rows, (first, second) in ((closeness, (s, o)), (closeness.T, (o, s))):
-            closer = _larger(rows.masked_fill(torch.eye(n, dtype=torch.bool, device=boxes.device), -torch.inf))
-            count = closer[first, second]
-            columns += [count / max(n - 2, 1), (count == 0).to(count)]
-    larger = _larger(area[None])[0] / max(n - 1, 1)
-    return torch.stack([*columns, torch.full_like(columns[0], n).log(), larger[s], larger[o]], -1)
+    def __init__(self, boxes: Float[Tensor, "N 4"]) -> None:
+        self.n, size = len(boxes), _extent(boxes)
+        area, centre = size.prod(-1), (boxes[:, :2] + boxes[:, 2:]) / 2
+        a, b = boxes[:, None], boxes[None]
+        shared = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp_min(0).prod(-1)
+        distance = (centre[:, None] - centre[None]).norm(dim=-1) / (area[:, None] * area[None]) ** 0.25
+        kinds = (box_iou(a, b), shared / area[None], -distance)
+        self.counts = [(count_larger(without_self(x)), count_larger(without_self(x.T))) for x in kinds]
+        self.larger = count_larger(area[None])[0] / max(self.n - 1, 1)
+
+    def ranks(self, pairs: Int[Tensor, "B 2"]) -> Float[Tensor, "B 15"]:
+        """Rank pairs among all boxes (ours): which other boxes are closer, whatever the labels.
+
+        For each of three kinds of closeness (overlap, share of the other inside, distance) the share of other boxes
+        that are closer to the subject than the object is, and whether there is none; then the same from the object's
+        side (12). The log number of boxes (1) and the share of them that are larger than subject and object (2).
+        """
+        s, o = pairs.unbind(-1)
+        columns = []
+        for of_subject, of_object in self.counts:
+            for count in (of_subject[s, o], of_object[o, s]):
+                columns += [count / max(self.n - 2, 1), (count == 0).to(count)]
+        return torch.stack([*columns, torch.full_like(columns[0], self.n).log(), self.larger[s], self.larger[o]], -1)
 
 
 CONTEXT = GEOMETRY + RANKS
 
 
 def context_features(
-    boxes: Float[Tensor, "N 4"], frames: Float[Tensor, "N 2"], pairs: Int[Tensor, "B 2"]
+    boxes: Float[Tensor, "N 4"],
+    frames: Float[Tensor, "N 2"],
+    pairs: Int[Tensor, "B 2"],
+    closeness: Closeness | None = None,
 ) -> Float[Tensor, "B 39"]:
-    """Describe some pairs among all boxes of one image: geometry and ranks of closeness."""
+    """Describe some pairs among all boxes of one image: geometry and ranks of `closeness`, computed if not given."""
     s, o = pairs.unbind(-1)
-    return torch.cat([pair_geometry(boxes[s], boxes[o], frames[s]), closeness_ranks(boxes, pairs)], -1)
+    ranks = (closeness or Closeness(boxes)).ranks(pairs)
+    return torch.cat([pair_geometry(boxes[s], boxes[o], frames[s]), ranks], -1)
 
 
-def _larger(rows: Float[Tensor, "M N"]) -> Float[Tensor, "M N"]:
+def without_self(rows: Float[Tensor, "N N"]) -> Float[Tensor, "N N"]:
+    """Set the diagonal to -inf: no box is close to itself."""
+    return rows.masked_fill(torch.eye(len(rows), dtype=torch.bool, device=rows.device), -torch.inf)
+
+
+def count_larger(rows: Float[Tensor, "M N"]) -> Float[Tensor, "M N"]:
     """Count the larger numbers of the same row."""
     ordered = rows.sort(-1).values
     return (rows.shape[-1] - torch.searchsorted(ordered, rows.contiguous(), right=True)).to(rows)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -125,6 +126,9 @@ def lock(path: Path, busy: str) -> Iterator[None]:
         yield
 
 
+PARTS = ("config.json", "vocabulary.json")  # beside the weights
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; it gets its name at the end, and is removed on an error.
@@ -169,12 +173,16 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
-def write_weights(folder: Path, weights: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write the file `WEIGHTS` of a folder atomically."""
+def write_weights(
+    folder: Path, weights: dict[str, Tensor], metadata: dict[str, str], parts: Sequence[str] = PARTS
+) -> None:
+    """Write the file `WEIGHTS` of a folder atomically; its header has digests of its content and of `parts`."""
     from safetensors.torch import save_file
 
+    tensors = {name: x.detach().cpu().contiguous() for name, x in weights.items()}
+    digests = {WEIGHTS: _digest(tensors, metadata), **{part: _digest_of(folder / part) for part in parts}}
     with atomic_write(folder / WEIGHTS) as part:
-        save_file({name: x.detach().cpu().contiguous() for name, x in weights.items()}, part, metadata)
+        save_file(tensors, part, metadata | {"digests": json.dumps(digests)})
 
 
 def write_about(folder: Path, config: dict[str, Any], vocabulary: Vocabulary) -> None:
@@ -196,7 +204,7 @@ def find_model(folder: Path, maker: str) -> Path:
     folder = folder.expanduser()
     if not (folder / WEIGHTS).exists() and (folder / "model" / WEIGHTS).exists():
         folder = folder / "model"  # a training run
-    missing = [name for name in (WEIGHTS, "config.json", "vocabulary.json") if not (folder / name).is_file()]
+    missing = [name for name in (WEIGHTS, *PARTS) if not (folder / name).is_file()]
     if missing:
         what = "no such folder" if not folder.is_dir() else f"{missing[0]} is missing"
         raise PolyadicError(f"{folder} holds no saved model: {what}; {maker} make one")
@@ -215,24 +223,62 @@ def read_vocabulary(folder: Path, expected: Vocabulary | None) -> Vocabulary:
     return names
 
 
-def read_weights(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors and metadata of `WEIGHTS`, which must be of this format."""
-    from safetensors import SafetensorError, safe_open
+def read_weights(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, str], set[str] | None]:
+    """Read tensors and metadata of `WEIGHTS`, which must be of this format and fit the files beside it.
 
+    Also return the parts that were saved with it; None for a model saved before there were digests.
+    """
     path = folder / WEIGHTS
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-    except (SafetensorError, OSError) as error:
-        raise PolyadicError(f"{path} cannot be read: it is damaged or cut off ({error})") from error
+    tensors, metadata = _read_tensors(path)
     if metadata.get("format") != kind:
         raise PolyadicError(f"{path} is not a saved model: expected {kind}, got {metadata.get('format')}")
-    return tensors, metadata
+    text = metadata.pop("digests", None)
+    if text is None:
+        return tensors, metadata, None
+    digests = parse_json(text.encode(), f"{path}, digests", dict[str, str])
+    for part, expected in digests.items():
+        if not (folder / part).is_file():
+            raise PolyadicError(f"{folder}: {part} is missing, a part of this model; copy it from where it was saved")
+        if expected != (_digest(tensors, metadata) if part == WEIGHTS else _digest_of(folder / part)):
+            raise PolyadicError(
+                f"{folder / part} was changed after the model was saved, or is of another model; copy it again"
+            )
+    return tensors, metadata, set(digests)
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise PolyadicError(f"{path} cannot be read: it is damaged or cut off ({error})") from error
+
+
+def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """Compute the SHA-256 of names, types, shapes and numbers, whatever their order in a file."""
+    import torch
+
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, x in sorted(tensors.items()):
+        digest.update(f"{name} {x.dtype} {list(x.shape)} ".encode())
+        digest.update(x.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _digest_of(path: Path) -> str:
+    """Compute the SHA-256 of a part's content: of JSON its values, whatever the spaces and line ends."""
+    if path.suffix == ".safetensors":
+        return _digest(*_read_tensors(path))
+    return hashlib.sha256(json.dumps(parse_json(path.read_bytes(), str(path)), sort_keys=True).encode()).hexdigest()
 
 
 def fill_model(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     """Load the weights into the model that the config beside them describes."""
+    for name, x in model.state_dict().items():
+        if name in weights and weights[name].is_floating_point() != x.is_floating_point():
+            raise PolyadicError(f"{folder / WEIGHTS}: {name} must be {x.dtype} or the like, got {weights[name].dtype}")
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -98,12 +98,16 @@ def fetch(
     name: Name,
     root: Annotated[Path, typer.Option("--root", help="Folder to fill.")],
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds without data before the next try.")] = 30.0,
+    unpacked: Annotated[
+        float | None,
+        typer.Option("--unpacked", help="Gigabytes that an archive may unpack to."),
+    ] = None,
 ) -> None:
     """Download a dataset. An interrupted download continues, and files are verified."""
     from polyadic.datasets.fetch import fetch as run
 
     with long_job():
-        paths = run(name, root, timeout=timeout)
+        paths = run(name, root, timeout=timeout, unpacked=unpacked)
     for path in paths:
         echo(str(path))
     if not paths:

@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from polyadic.config.presets import DETECTOR_PRESETS, OWN, PRESETS, fit_size
 from polyadic.config.schema import Config, DetectorConfig
 from polyadic.config.settings import C, difference, leaves
-from polyadic.structures.inputs import regular_file
+from polyadic.structures.labels import read_file
 from polyadic.structures.vocabulary import PolyadicError
 
 __all__ = [
@@ -59,11 +57,7 @@ def _load(source: str | Path, presets: Mapping[str, C], base: C) -> C:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    decode = msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode
-    try:
-        values = decode(regular_file(path).read_bytes())
-    except (OSError, ValueError, msgspec.DecodeError) as error:
-        raise PolyadicError(f"{path.name} cannot be read: {error}") from error
+    values = read_file(path, "a config")
     if not isinstance(values, dict):
         raise PolyadicError(f"{path.name} must hold keys and values, got {type(values).__name__}")
     return values

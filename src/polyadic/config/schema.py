@@ -10,7 +10,6 @@ from msgspec import Meta
 from polyadic.config.settings import (
     Count,
     CountOrZero,
-    Finite,
     NonNegative,
     Positive,
     Seed,
@@ -123,12 +122,12 @@ class RankingConfig:
     """[ranking] f_spo at test time."""
 
     nms: UnitInterval = _paper(0.7, "IoU above which the lower-scoring of two detections is dropped; 1: none")
-    prior: Finite = _paper(1.0, "exponent of ψ_u; 0 leaves it out")
+    prior: NonNegative = _paper(1.0, "exponent of ψ_u; 0 leaves it out")
     selected: NonNegative = _paper(1.0, "exponent of P(X_sel)")
-    boxes: Finite = _paper(1.0, "exponent of the detector's confidences")
+    boxes: NonNegative = _paper(1.0, "exponent of the detector's confidences")
     smoothing: NonNegative = _paper(1.0, "added to each count of ψ_u")
-    repeat: Finite = _ours(1.0, "factor for a repeated triplet on nearly the same boxes; 1: none")
-    repeat_iou: Finite = _ours(0.45, "IoU from which boxes are nearly the same")
+    repeat: UnitInterval = _ours(1.0, "factor for a repeated triplet on nearly the same boxes; 1: none")
+    repeat_iou: UnitInterval = _ours(0.45, "IoU from which boxes are nearly the same")
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from polyadic.structures.vocabulary import PolyadicError
 
 _CHUNK = 1 << 18
 _ADVANCE = 1 << 20  # an attempt that brings this many bytes does not count as failed
+_TEXT, _PICTURES = 1 << 28, 4  # an archive unpacks to 256 MB, or this many times its size
 _PAUSE = 1.0  # seconds before the second attempt; doubles, up to 30
 
 
@@ -158,12 +159,14 @@ class _Part:
         self.note.unlink(missing_ok=True)
 
 
-def get(file: RemoteFile, root: Path, title: str, *, timeout: float, retries: int) -> str | None:
+def get(
+    file: RemoteFile, root: Path, title: str, *, timeout: float, retries: int, unpacked: float | None = None
+) -> str | None:
     """Download a file from the first mirror that serves the right bytes; return why if none does."""
     path = root / file.path
     if path.exists():  # an archive, put there by hand
         try:
-            _unpack(path, file, root)
+            _unpack(path, file, root, unpacked)
         except ArchiveError as error:
             raise PolyadicError(f"{title}: {path} is {error}; remove it and run the command again") from error
         return None
@@ -171,7 +174,7 @@ def get(file: RemoteFile, root: Path, title: str, *, timeout: float, retries: in
     part = _Part(path.with_name(path.name + ".part"))
     started, reasons = part.source().url, []
     for url in sorted(file.urls, key=lambda url: url != started):  # the mirror of the part first
-        why = _from_mirror(url, file, part, root=root, timeout=timeout, retries=retries)
+        why = _from_mirror(url, file, part, root=root, timeout=timeout, retries=retries, unpacked=unpacked)
         if why is None:
             part.clear()
             return None
@@ -179,13 +182,22 @@ def get(file: RemoteFile, root: Path, title: str, *, timeout: float, retries: in
     return "; ".join(dict.fromkeys(reasons)) or "no mirror"
 
 
-def _from_mirror(url: str, file: RemoteFile, part: _Part, *, root: Path, timeout: float, retries: int) -> str | None:
+def _from_mirror(
+    url: str,
+    file: RemoteFile,
+    part: _Part,
+    *,
+    root: Path,
+    timeout: float,
+    retries: int,
+    unpacked: float | None,
+) -> str | None:
     """Complete the part, check it and put it in its place; return the reason if this mirror cannot."""
     failures, most = 0, part.length()
     while True:
         try:
             resumed = _transfer(url, file, part, timeout)
-            problem = _finish(file, part.path, root)
+            problem = _finish(file, part.path, root, unpacked)
             if problem is None:
                 return None
             part.clear()
@@ -202,7 +214,7 @@ def _from_mirror(url: str, file: RemoteFile, part: _Part, *, root: Path, timeout
         time.sleep(min(_PAUSE * 2 ** (failures - 1), 30))
 
 
-def _finish(file: RemoteFile, part: Path, root: Path) -> str | None:
+def _finish(file: RemoteFile, part: Path, root: Path, unpacked: float | None) -> str | None:
     """Check a complete download and put it, or what it holds, in its place; return what is wrong with it."""
     length = part.stat().st_size
     if file.size is not None and length != file.size:
@@ -216,7 +228,7 @@ def _finish(file: RemoteFile, part: Path, root: Path) -> str | None:
             return f"SHA-256 is {hasher.hexdigest():.12}..., not {file.sha256:.12}..."
     if file.unpack:
         try:
-            _unpack(part, file, root)
+            _unpack(part, file, root, unpacked)
         except ArchiveError as error:
             return str(error)
         return None
@@ -303,12 +315,16 @@ def _marker(archive: Path) -> Path:
     return archive.with_name(f".{archive.name}.unpacked")
 
 
-def _unpack(archive: Path, file: RemoteFile, root: Path) -> None:
-    """Unpack all needed members, which verifies their checksums, or none; existing files are left as they are."""
+def _unpack(archive: Path, file: RemoteFile, root: Path, unpacked: float | None) -> None:
+    """Unpack all needed members, which verifies their checksums, or none; existing files are left as they are.
+
+    `unpacked` limits their bytes, in gigabytes; None: what text and pictures may come to.
+    """
     hidden = root / ".unpacking"
     waiting: dict[PurePosixPath, Path] = {}  # place under the root: temporary file on the same disk
     missing = set(file.unpack)
     length, name = archive.stat().st_size, Path(file.path).name
+    room = most = _TEXT + _PICTURES * length if unpacked is None else int(unpacked * 1e9)
     shutil.rmtree(hidden, ignore_errors=True)
     hidden.mkdir()
     try:
@@ -317,12 +333,19 @@ def _unpack(archive: Path, file: RemoteFile, root: Path) -> None:
                 path = PurePosixPath(member)
                 group = next((group for group in file.unpack if group.match(path)), None)
                 if group is not None:
-                    if stream is None or re.search(r"[\\:]", path.name):
+                    if stream is None or path.is_absolute() or ".." in path.parts or re.search(r"[\\:]", member):
                         raise ArchiveError(f"an archive with a link or an unsafe name ({member!r:.80})")
                     place = PurePosixPath(group.folder) / path.name
                     waiting[place] = hidden / str(len(waiting))
                     with waiting[place].open("wb") as out:
-                        shutil.copyfileobj(stream, out)
+                        while piece := stream.read(min(_CHUNK, room + 1)):
+                            room -= len(piece)
+                            if room < 0:
+                                raise ArchiveError(
+                                    f"an archive of {length:,} bytes that unpacks to more than {most:,}; allow it with "
+                                    "--unpacked, in gigabytes"
+                                )
+                            out.write(piece)
                     missing.discard(group)
                 progress.transfer(f"unpack {name}", raw.tell(), length)
         if missing:

@@ -107,6 +107,7 @@ def fetch(
     files: Sequence[RemoteFile] | None = None,
     timeout: float = 30.0,
     retries: int = 3,
+    unpacked: float | None = None,
 ) -> list[Path]:
     """Download the files of a dataset (vrd, vg150 or vg200) to `root`. What exists already is left as it is.
 
@@ -116,6 +117,7 @@ def fetch(
         files: sources instead of `FILES[name]`, e.g. a local mirror.
         timeout: seconds without a byte that count as a stall.
         retries: further attempts at a mirror that answered and failed, before the next one.
+        unpacked: gigabytes that an archive may unpack to; None: 256 MB, and four times its size.
 
     Returns:
         The files and folders that are new; none if everything existed.
@@ -124,6 +126,8 @@ def fetch(
         raise PolyadicError(f"fetch: no dataset is called {name!r}; known: {', '.join(FILES)}")
     if not (timeout > 0 and retries >= 0):
         raise PolyadicError(f"fetch: timeout must be positive and retries not negative, got {timeout} and {retries}")
+    if unpacked is not None and not unpacked > 0:
+        raise PolyadicError(f"fetch: unpacked must be gigabytes above 0, got {unpacked}")
     root, title = Path(root).expanduser(), name.upper()
     files = FILES[name] if files is None else files
     new: list[Path] = []
@@ -135,7 +139,7 @@ def fetch(
             busy = f"{title}: another fetch is filling {root}; wait for it, or stop it"
             with lock(root / ".fetch.lock", busy):
                 for file in missing:
-                    why = get(file, root, title, timeout=timeout, retries=retries)
+                    why = get(file, root, title, timeout=timeout, retries=retries, unpacked=unpacked)
                     if why is None:
                         new += [root / place for place in [group.place for group in file.unpack] or [file.path]]
                     else:

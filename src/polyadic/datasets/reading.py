@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -166,6 +166,12 @@ class ImageFolders:
 
         A missing picture gets its first name in the first folder.
         """
+        for name in names:
+            if _leaves(name):
+                raise PolyadicError(
+                    f"image {name!r:.100}: file names are relative to the dataset's folder and stay inside (no '..'); "
+                    "link pictures from elsewhere into images/"
+                )
         paths = [folder / name for name in names for folder in self.folders]
         for path in paths:
             if path.name in self._list(path.parent):
@@ -183,6 +189,12 @@ class ImageFolders:
             pictures = [name for name in files if not name.endswith(".json")]
             self.stems[folder] = {Path(name).stem: name for name in reversed(pictures)}
         return self.names[folder]
+
+
+def _leaves(name: str) -> bool:
+    """Return whether a file name may lead out of a folder, on any system."""
+    paths = PurePosixPath(name), PureWindowsPath(name)
+    return "\0" in name or any(path.is_absolute() or path.drive or ".." in path.parts for path in paths)
 
 
 def read_json(path: Path, advice: str, kind: Any = Any) -> Any:

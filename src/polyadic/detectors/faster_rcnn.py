@@ -14,12 +14,6 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
-from torchvision.models import vgg16
-from torchvision.models.detection import FasterRCNN
-from torchvision.models.detection.anchor_utils import AnchorGenerator
-from torchvision.models.detection.backbone_utils import mobilenet_backbone, resnet_fpn_backbone
-from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
-from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign, clip_boxes_to_image, nms, remove_small_boxes
 
 from polyadic.config import DetectorConfig, load_detector_config
 from polyadic.detectors.weights import load_weights
@@ -28,6 +22,19 @@ from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo
 from polyadic.structures.scenes import scale_boxes
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+
+try:
+    from torchvision.models import vgg16
+    from torchvision.models.detection import FasterRCNN
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+    from torchvision.models.detection.backbone_utils import mobilenet_backbone, resnet_fpn_backbone
+    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+    from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign, clip_boxes_to_image, nms, remove_small_boxes
+except (RuntimeError, ImportError, AttributeError) as error:  # built for another torch
+    fit = "install both together: pip install --upgrade torch torchvision"
+    raise PolyadicError(
+        f"torch {torch.__version__} and the installed torchvision do not fit ({error}); {fit}"
+    ) from error
 
 FORMAT = "polyadic.Detector/1"
 _LEAST_SIDE = 1e-2  # pixels; torchvision's
@@ -292,7 +299,7 @@ class Detector(nn.Module):
     ) -> Detector:
         """Load a saved detector, or the best one of a run. A `vocabulary` given here must be the saved one."""
         folder = find_model(Path(folder), "`polyadic detect train` and Detector.save")
-        weights, _ = read_weights(folder, FORMAT)
+        weights, _, _ = read_weights(folder, FORMAT)
         names = read_vocabulary(folder, vocabulary)
         detector = cls(load_detector_config(folder / "config.json"), names, fetch=False)
         fill_model(detector.network, weights, folder)

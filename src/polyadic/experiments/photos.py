@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from polyadic.files import check_output, check_place, identify, lock
 from polyadic.model.answers import AnswerOptions, answer, ask
 from polyadic.model.relation_model import RelationModel
@@ -173,7 +171,9 @@ def predict_photos(
                 scored = model.score_many(photos, boxes or None)
                 for row, photo, pairs in zip(group, photos, scored, strict=True):
                     results[row] = Result(some[row].name, photo, question(pairs))
-            except (PolyadicError, MemoryError, torch.OutOfMemoryError) as error:
+            except (PolyadicError, MemoryError, RuntimeError) as error:
+                if type(error) is RuntimeError and "alloc" not in str(error):  # as torch's CPU allocator says
+                    raise
                 if len(group) > 1:
                     groups += [[row] for row in group]  # find the one that fails
                 else:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from jaxtyping import Float, Int
 
 from polyadic.structures.detections import ABOVE_ONE, Detections, Size, apply
 from polyadic.structures.labels import LabelMap, LabelReader, NameMapping, UnknownPolicy, warn_dropped
@@ -55,9 +56,8 @@ def read_lu_detections(path: Path, vocabulary: Vocabulary) -> Iterator[Detection
 
 def _images(path: Path, fields: dict[str, int], like: str) -> Iterator[tuple[str, list[np.ndarray]]]:
     content = _load(path)
-    names = [
-        str(np.ravel(cell)[0]) for cell in _cells(_load(path.with_name("imagePath.mat")), "imagePath", "imagePath.mat")
-    ]
+    listed = _cells(_load(path.with_name("imagePath.mat")), "imagePath", "imagePath.mat")
+    names = [_name(cell, f"imagePath.mat, image {row}") for row, cell in enumerate(listed)]
     columns = []
     for field in fields:
         key = next((key for key in content if key == field or key.startswith(f"{field}_")), None)
@@ -69,10 +69,9 @@ def _images(path: Path, fields: dict[str, int], like: str) -> Iterator[tuple[str
             raise PolyadicError(f"{path.name}, {key}: {len(cells)} images, but imagePath.mat names {len(names)}")
         columns.append(cells)
     for row, name in enumerate(names):
-        cells = [np.asarray(column[row], np.float64) for column in columns]
         arrays = [
-            cell.reshape(-1, width) if cell.size % width == 0 else cell
-            for cell, width in zip(cells, fields.values(), strict=True)
+            _numbers(column[row], width, f"{path.name}, image {name}, {field}")
+            for column, (field, width) in zip(columns, fields.items(), strict=True)
         ]
         if len({len(array) for array in arrays}) > 1:
             raise PolyadicError(
@@ -95,14 +94,41 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _cells(content: dict[str, Any], key: str, file: str) -> Any:
-    if key not in content or content[key].dtype != object:
+    if key not in content or not isinstance(content[key], np.ndarray) or content[key].dtype != object:
         raise PolyadicError(f"{file}: expected a cell array {key!r}")
     return content[key].ravel()
 
 
+def _name(cell: Any, where: str) -> str:
+    """Read a cell that holds one text."""
+    while isinstance(cell, np.ndarray) and cell.dtype == object and cell.size == 1:
+        cell = cell.ravel()[0]
+    texts = np.ravel(cell)
+    if texts.dtype.kind != "U" or texts.size != 1:
+        raise PolyadicError(f"{where}: expected the name of an image, got {texts.dtype} {list(np.shape(cell))}")
+    return str(texts[0])
+
+
+def _numbers(cell: Any, width: int, where: str) -> Float[np.ndarray, "N width"]:
+    """Read a cell that holds numbers [n, width]; an empty one has any width."""
+    array = np.asarray(cell)
+    if array.dtype.kind not in "iuf" or array.size % width:
+        raise PolyadicError(f"{where}: expected numbers [n, {width}], got {array.dtype} {list(array.shape)}")
+    return array.astype(np.float64).reshape(-1, width)
+
+
+def _whole(array: np.ndarray, what: str) -> Int[np.ndarray, "*N"]:
+    """Convert numbers that must be whole and fit into 64 bits."""
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iuf" or not ((array % 1 == 0) & (np.abs(array) < 2.0**53)).all():
+        raise PolyadicError(f"{what} must be whole numbers, got {array.dtype} such as {array.ravel()[0]!r:.40}")
+    return array.astype(np.int64)
+
+
 def _classes(labels: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
     """Convert classes that count from 1 to ours, which count from 0."""
-    classes = labels.astype(np.int64) - 1
+    classes = _whole(labels, "classes") - 1
     wrong = (classes < 0) | (classes >= np.array(sizes))
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
@@ -135,7 +161,8 @@ def from_motifs(entry: Mapping[str, Any], image: str, vocabulary: Vocabulary) ->
     if missing:
         raise PolyadicError(f"{image}: no {missing!r}; an entry has {', '.join(_KEYS)}")
     boxes, classes, confidences, pairs, rel = (np.asarray(entry[key]) for key in _KEYS)
-    classes, pairs = classes.astype(np.int64) - 1, pairs.astype(np.int64).reshape(-1, 2)
+    classes = _whole(classes, f"{image}: pred_classes") - 1
+    pairs = _whole(pairs, f"{image}: pred_rel_inds").reshape(-1, 2)
     n = len(vocabulary.predicates)
     rel = rel.astype(np.float64).reshape(-1, n + 1) if rel.size == len(pairs) * (n + 1) else rel
     if rel.shape != (len(pairs), n + 1):
@@ -175,7 +202,7 @@ def read_motifs(path: Path, vocabulary: Vocabulary, images: Sequence[str]) -> It
         with located(where):
             try:
                 relations = from_motifs(entry, image, vocabulary)
-            except (TypeError, ValueError, IndexError) as error:
+            except (TypeError, ValueError, IndexError, OverflowError) as error:
                 if isinstance(error, PolyadicError):
                     raise
                 raise PolyadicError(f"arrays of the wrong kind ({error})".replace("\n", " ")) from error
@@ -266,14 +293,15 @@ def _category_names(source: Any) -> Mapping[int, str]:
     """Get class names by id, from a COCO file's content, its list of categories, or such a mapping itself."""
     listed = source.get("categories", source) if isinstance(source, Mapping) else source
     if isinstance(listed, Mapping):
-        return {int(key): str(name) for key, name in listed.items()}
+        names: dict[int, str] = _convert(listed, dict[int, str], "categories", strict=False)  # JSON's keys are text
+        return names
     return {category.id: category.name for category in _convert(listed, list[CocoCategory], "categories")}
 
 
 def _frames(source: Any) -> dict[Any, CocoImage] | None:
     """Get the images by id, if there is a list of them."""
     listed = source.get("images") if isinstance(source, Mapping) else source
-    if not isinstance(listed, list | tuple) or (listed and "file_name" not in listed[0]):
+    if not isinstance(listed, list | tuple) or not all(isinstance(x, Mapping) and "file_name" in x for x in listed[:1]):
         return None
     images = _convert(listed, list[CocoImage], "images")
     frames = {image.id: image for image in images}
@@ -282,8 +310,8 @@ def _frames(source: Any) -> dict[Any, CocoImage] | None:
     return frames
 
 
-def _convert(value: Any, kind: Any, what: str) -> Any:
+def _convert(value: Any, kind: Any, what: str, *, strict: bool = True) -> Any:
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise PolyadicError(f"COCO {what}: {error}") from error

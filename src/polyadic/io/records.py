@@ -148,6 +148,8 @@ def read_detections(
     or a file that has it; by default the results' own, or `categories.json` beside them.
     """
     path = existing(path)
+    if isinstance(categories, str | Path):
+        categories = read_file(existing(categories), "COCO categories")
     reader = LabelReader(vocabulary, mapping, unknown)
     seen = set()
     for image in _read_images(path, reader, categories):
@@ -155,6 +157,7 @@ def read_detections(
             raise PolyadicError(f"{path.name}: image {image.image!r} occurs twice; an image has one record")
         seen.add(image.image)
         yield image if image.size or not sizes else replace(image, size=sizes.get(image.image))
+    reader.check_mapping(path.name)
     warn_dropped(path.name, reader.dropped, unknown)
 
 
@@ -303,7 +306,8 @@ def _categories(path: Path, content: Any, categories: Any) -> Any:
             raise PolyadicError(
                 "COCO results name no classes; give a COCO file with categories, or put a categories.json beside it"
             )
-    return read_file(categories, "COCO categories") if isinstance(categories, str | Path) else categories
+        categories = read_file(categories, "COCO categories")
+    return categories
 
 
 def _to_detections(record: ImageRecord, reader: LabelReader) -> Detections:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-from polyadic.model.scoring import ScoredPairs, ScoreTerms
+from polyadic.model.scoring import ScoredPairs, ScoreTerms, check_count
 from polyadic.structures.labels import UNKNOWN
 from polyadic.structures.relations import Relations
 from polyadic.structures.vocabulary import PolyadicError
@@ -47,10 +47,8 @@ class AnswerOptions:
             if getattr(self, name) not in get_args(allowed):
                 words = " or ".join(map(repr, get_args(allowed)))
                 raise PolyadicError(f"predict: {name} must be {words}, got {getattr(self, name)!r}")
-        for name in ("k", "top"):
-            number = getattr(self, name)
-            if not (number is None and name == "k") and (not isinstance(number, int) or number < 1):
-                raise PolyadicError(f"predict: {name} must be a whole number from 1, got {number!r}")
+        check_count("predict", "k", self.k, optional=True)
+        check_count("predict", "top", self.top)
         if not isinstance(self.least, int | float) or not 0 <= self.least <= 1:
             raise PolyadicError(f"predict: least must be a probability from 0 to 1, got {self.least!r}")
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from polyadic.boxes import CONTEXT, PLACE, box_place, context_features, ordered_pairs
+from polyadic.boxes import CONTEXT, PLACE, Closeness, box_place, context_features, ordered_pairs
 from polyadic.cp import CPTensor
 
 
@@ -210,15 +210,17 @@ class LabelContext(nn.Module):
         boxes: Float[Tensor, "N 4"],
         frames: Float[Tensor, "N 2"],
         exponent: float,
+        *,
+        closeness: Closeness | None = None,
     ) -> Float[Tensor, "N X"]:
         """Refine log P(label) of the boxes of one image by the labels of the other boxes."""
         n, places, labels = len(boxes), box_place(boxes, frames), log_labels.exp()
         if n < 2:
             return log_labels
-        ratios, step = [], max(_MESSAGES // (n - 1), 1)
+        ratios, step, everyone = [], max(_MESSAGES // (n - 1), 1), ordered_pairs(n, boxes.device)  # by receiver
         for start in range(0, n, step):
-            pairs = ordered_pairs(n, boxes.device)[start * (n - 1) : (start + step) * (n - 1)]  # by receiver
-            others, alone = self(places, context_features(boxes, frames, pairs), pairs, labels)
+            pairs = everyone[start * (n - 1) : (start + step) * (n - 1)]
+            others, alone = self(places, context_features(boxes, frames, pairs, closeness), pairs, labels)
             ratio = others.to(log_labels).log_softmax(-1) - alone.to(log_labels).log_softmax(-1)
             ratios.append(ratio[start : start + step])
         refined: Tensor = (log_labels + exponent * torch.cat(ratios)).log_softmax(-1)

@@ -15,7 +15,17 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
-from polyadic.boxes import GEOMETRY, PLACE, box_iou, box_place, pair_geometry, pair_masks, union_boxes
+from polyadic.boxes import (
+    GEOMETRY,
+    PLACE,
+    box_iou,
+    box_place,
+    count_larger,
+    pair_geometry,
+    pair_masks,
+    union_boxes,
+    without_self,
+)
 from polyadic.config.schema import Config, EvidenceConfig
 from polyadic.model.backbone import Backbone
 
@@ -58,22 +68,29 @@ def box_evidence(
     return torch.stack([labels, other], 1), torch.stack(columns, 1)
 
 
-def pair_evidence(
-    boxes: Float[Tensor, "N 4"], labels: Int[Tensor, " N"], pairs: Int[Tensor, "B 2"], frame: Float[Tensor, " 2"]
-) -> Float[Tensor, "B 30"]:
-    """Describe each pair: geometry, distance, and how many other boxes are nearer, of any and of the same label."""
-    s, o = pairs.unbind(-1)
-    geometry = pair_geometry(boxes[s], boxes[o], frame.expand(len(pairs), 2))
-    centre = (boxes[:, :2] + boxes[:, 2:]) / 2
-    distance = torch.cdist(centre, centre, compute_mode="donot_use_mm_for_euclid_dist") / frame.norm()  # exact
-    nearer = distance[:, :, None] > distance[:, None, :]  # [i, j, k]: k is nearer to i than j is
-    nearer = nearer & ~torch.eye(len(boxes), dtype=torch.bool, device=boxes.device)[:, None, :]
-    place = nearer.sum(-1).to(distance)
-    rivals = (nearer & (labels[:, None] == labels[None])[None]).sum(-1).to(distance)
-    apart = distance[s, o]
-    columns = [apart, apart.clamp_min(0.01).log(), place[s, o].log1p(), place[o, s].log1p()]
-    columns += [rivals[s, o].log1p(), rivals[o, s].log1p()]
-    return torch.cat([geometry, torch.stack(columns, 1)], 1)
+class Nearness:
+    """Distances between the boxes of one image and how many boxes are nearer, in O(N² log N)."""
+
+    def __init__(self, boxes: Float[Tensor, "N 4"], labels: Int[Tensor, " N"], frame: Float[Tensor, " 2"]) -> None:
+        self.boxes, self.frame = boxes, frame
+        centre = (boxes[:, :2] + boxes[:, 2:]) / 2
+        exact = "donot_use_mm_for_euclid_dist"
+        self.distance = torch.cdist(centre, centre, compute_mode=exact) / frame.norm()
+        near = without_self(-self.distance)
+        self.place = count_larger(near)  # [i, j]: boxes nearer to i than j is
+        self.rivals = torch.zeros_like(near)  # and of the label of j
+        for label in labels.unique():
+            same = (labels == label).nonzero()[:, 0]
+            self.rivals[:, same] = count_larger(near[:, same])
+
+    def evidence(self, pairs: Int[Tensor, "B 2"]) -> Float[Tensor, "B 30"]:
+        """Describe pairs: geometry, distance, and how many other boxes are nearer, of any and of the same label."""
+        s, o = pairs.unbind(-1)
+        geometry = pair_geometry(self.boxes[s], self.boxes[o], self.frame.expand(len(pairs), 2))
+        apart = self.distance[s, o]
+        columns = [apart, apart.clamp_min(0.01).log()]
+        columns += [count[at].log1p() for count in (self.place, self.rivals) for at in ((s, o), (o, s))]
+        return torch.cat([geometry, torch.stack(columns, 1)], 1)
 
 
 # Typical value and spread of each number. Fixed, not fitted: true boxes all have the score 1, which says nothing about
@@ -273,9 +290,10 @@ class PairFeatures(nn.Module):
             self.crops.fit(regions[:, self.region :])
 
     def boxes(self, x: PairInputs) -> Float[Tensor, "N D"]:
-        """Compute features of the boxes alone, as subjects; union boxes need not be pooled."""
+        """Compute features of the boxes alone, as subjects; nothing of their pairs is needed."""
         unions = None if x.regions is None else x.regions.new_zeros(0, self.region)
-        subject: Tensor = self(replace(x.take(slice(0)), unions=unions))[0]
+        evidence = None if x.labels is None else x.boxes.new_zeros(0, PAIR)
+        subject: Tensor = self(replace(x.take(slice(0)), unions=unions, pair_evidence=evidence))[0]
         return subject
 
     def forward(self, x: PairInputs) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:
@@ -368,7 +386,7 @@ def pool_boxes(
     return pooled.float().clamp(-LARGEST, LARGEST).half()
 
 
-def pair_inputs(
+def box_inputs(
     boxes: Float[np.ndarray, "N 4"],
     pairs: Int[Tensor, "B 2"],
     frame: tuple[float, float],
@@ -377,27 +395,49 @@ def pair_inputs(
     labels: Int[np.ndarray, " N"] | None = None,
     scores: Float[np.ndarray, " N"] | None = None,
     regions: Float[Tensor, "N D"] | None = None,
-    unions: Float[Tensor, "B E"] | None = None,
 ) -> PairInputs:
-    """Build the input of some pairs of one image, for training, validation and prediction alike.
-
-    `unions` are those of the given pairs, in their order. Labels and scores are for evidence.
-    """
+    """Build the input of one image's boxes; what describes pairs is left out. Labels and scores are for evidence."""
     corners = torch.from_numpy(boxes).float()
     size = torch.tensor(frame, dtype=torch.float32)
-    evidence = {}
+    both = numbers = None
     if "evidence" in sources:
         assert labels is not None, "evidence needs labels"
         assert scores is not None, "evidence needs scores"
-        classes = torch.from_numpy(labels)
-        both, numbers = box_evidence(corners, classes, torch.from_numpy(scores).float(), size)
-        of_pairs = pair_evidence(corners, classes, pairs, size)
-        evidence = {"labels": both, "box_evidence": numbers, "pair_evidence": of_pairs}
+        both, numbers = box_evidence(corners, torch.from_numpy(labels), torch.from_numpy(scores).float(), size)
     return PairInputs(
         pairs,
         corners,
         size.expand(len(corners), 2),
         None if regions is None else regions.float(),
-        None if unions is None else unions.float(),
-        **evidence,
+        labels=both,
+        box_evidence=numbers,
+    )
+
+
+def nearness_of(inputs: PairInputs) -> Nearness | None:
+    """Compare the distances between the boxes of one image, where evidence describes its pairs."""
+    if inputs.labels is None:
+        return None
+    frame = inputs.frames[0] if len(inputs.frames) else inputs.boxes.new_ones(2)
+    return Nearness(inputs.boxes, inputs.labels[:, 0], frame)
+
+
+def pair_inputs(
+    boxes: Float[np.ndarray, "N 4"],
+    pairs: Int[Tensor, "B 2"],
+    frame: tuple[float, float],
+    *,
+    unions: Float[Tensor, "B E"] | None = None,
+    **given: Any,
+) -> PairInputs:
+    """Build the input of some pairs of one image at once, for training; prediction describes them block by block.
+
+    `unions` are those of the given pairs, in their order; the rest is as for `box_inputs`.
+    """
+    inputs = box_inputs(boxes, pairs, frame, **given)
+    nearness = nearness_of(inputs)
+    return replace(
+        inputs,
+        unions=None if unions is None else unions.float(),
+        pair_evidence=None if nearness is None else nearness.evidence(pairs),
     )

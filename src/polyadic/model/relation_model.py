@@ -18,14 +18,22 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 
-from polyadic.boxes import context_features, ordered_pairs, suppress
+from polyadic.boxes import Closeness, context_features, ordered_pairs, suppress
 from polyadic.config.schema import Config
 from polyadic.cp import CPTensor
 from polyadic.model import scoring
 from polyadic.model.answers import AnswerOptions, Labels, Mirror, Order, answer
 from polyadic.model.backbone import Backbone, images_per_pass, prepare_picture
 from polyadic.model.box_prior import GeometryPrior, LabelContext
-from polyadic.model.features import PairFeatures, PairInputs, add_crops, feature_maps, pair_inputs, pool_boxes
+from polyadic.model.features import (
+    PairFeatures,
+    PairInputs,
+    add_crops,
+    box_inputs,
+    feature_maps,
+    nearness_of,
+    pool_boxes,
+)
 from polyadic.model.heads import LabelHead, SelectionHead, TripletHead
 from polyadic.model.scoring import ScoredBlock, ScoredPairs
 from polyadic.prior import TripletPrior
@@ -36,6 +44,8 @@ from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocab
 
 FindsBoxes = Callable[[Photo], Detections]  # a detector; one with `detect`, photos -> list, gets several at once
 
+_TOO_LARGE = ("alloc", "overflow", "out of memory")  # in torch's errors
+MOST_BOXES = 3000  # of one image: nine million ordered pairs
 PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -58,6 +68,17 @@ class RelationModel(nn.Module):
     ) -> None:
         """`fetch`: get the backbone's weights as the config says; False where they will be loaded."""
         super().__init__()
+        try:
+            self._build(config, vocabulary, prior, fetch=fetch)
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not any(word in str(error) for word in _TOO_LARGE):
+                raise
+            raise PolyadicError(
+                f"the config asks for a network that memory cannot hold ({' '.join(str(error).split()):.100}); choose "
+                "smaller sizes, such as head.hidden"
+            ) from error
+
+    def _build(self, config: Config, vocabulary: Vocabulary, prior: TripletPrior | None, *, fetch: bool) -> None:
         self.config, self.vocabulary, self.prior = config, vocabulary, prior
         self.stages: tuple[str, ...] = ()
         self.detector_slot = DetectorSlot()
@@ -120,6 +141,12 @@ class RelationModel(nn.Module):
     def precision(self) -> torch.dtype:
         return PRECISION[self.config.precision]
 
+    @property
+    def numbers_per_pair(self) -> int:
+        """The numbers in the factors of one pair."""
+        rank = self.config.head.rank * (1 if self.geometry is None else self.geometry.rank)
+        return rank * sum(self.vocabulary.sizes)
+
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
@@ -159,16 +186,26 @@ class RelationModel(nn.Module):
     @torch.no_grad()
     def add_context(self, inputs: PairInputs) -> PairInputs:
         """Add scene context to one image's inputs, where the model uses it."""
-        if self.geometry is None or "boxes" not in self.stages:
+        closeness = self._closeness(inputs)
+        if closeness is None:
             return inputs
-        inputs = replace(inputs, context=context_features(inputs.boxes, inputs.frames, inputs.pairs))
+        context = context_features(inputs.boxes, inputs.frames, inputs.pairs, closeness)
+        return replace(inputs, context=context, log_labels=self._log_labels(inputs, closeness))
+
+    def _closeness(self, inputs: PairInputs) -> Closeness | None:
+        """Compare all boxes of one image, where the model uses scene context."""
+        return None if self.geometry is None or "boxes" not in self.stages else Closeness(inputs.boxes)
+
+    def _log_labels(self, inputs: PairInputs, closeness: Closeness) -> Float[Tensor, "N X"] | None:
+        """Compute the labels of one image's boxes, refined by each other, where the head predicts labels alone."""
         if self.neighbours is None or not isinstance(self.head, LabelHead):
-            return inputs
+            return None
+        exponent = self.config.neighbours.exponent
         with self._autocast():
             labels = self.head.labels(self.features.boxes(inputs))
-            if self.config.neighbours.exponent:
-                labels = self.neighbours.refine(labels, inputs.boxes, inputs.frames, self.config.neighbours.exponent)
-        return replace(inputs, log_labels=labels)
+            if exponent:
+                labels = self.neighbours.refine(labels, inputs.boxes, inputs.frames, exponent, closeness=closeness)
+        return labels
 
     @torch.no_grad()
     def score_block(self, inputs: PairInputs, confidences: Float[Tensor, " N"] | None = None) -> ScoredBlock:
@@ -210,12 +247,7 @@ class RelationModel(nn.Module):
                     part = block.take(slice(start, start + len(scored[at])))
                     scored[at] = replace(scored[at], kept=(replace(part, pairs=scored[at].inputs.pairs),))
                     start += len(scored[at])
-            rank = self.config.head.rank * (1 if self.geometry is None else self.geometry.rank)
-            for at, image_pairs in enumerate(scored):
-                numbers = len(image_pairs) * rank * sum(self.vocabulary.sizes)
-                if image_pairs.kept is None and numbers <= scoring.KEPT:
-                    scored[at] = replace(image_pairs, kept=tuple(image_pairs.blocks()))
-        return scored
+            return [self._by_selection(pairs) if pairs.kept is None and len(pairs) else pairs for pairs in scored]
 
     def predict(
         self,
@@ -277,7 +309,7 @@ class RelationModel(nn.Module):
                 regions = add_crops(
                     self.backbone, pooled, pictures[at], boxes=corners, frame=frame, precision=self.precision
                 )
-            inputs = pair_inputs(
+            inputs = box_inputs(
                 given.boxes,
                 ordered_pairs(len(corners)),
                 frame,
@@ -285,10 +317,29 @@ class RelationModel(nn.Module):
                 labels=given.labels,
                 scores=given.scores,
                 regions=regions,
-            )
-            context = self.add_context(inputs.to(self.device))
-            prepared.append(ScoredPairs(self, replace(given, size=frame), context, maps[at] if maps else None))
+            ).to(self.device)
+            closeness = self._closeness(inputs)
+            if closeness is not None:
+                inputs = replace(inputs, log_labels=self._log_labels(inputs, closeness))
+            own = replace(given, size=frame)
+            fmaps = maps[at] if maps else None
+            prepared.append(ScoredPairs(self, own, inputs, fmaps, nearness=nearness_of(inputs), closeness=closeness))
         return prepared
+
+    def _by_selection(self, scored: ScoredPairs) -> ScoredPairs:
+        """Put the pairs of a crowded image in the order of P(X_sel), so that ranking can leave the last ones out.
+
+        Not where union boxes are pooled from pixels: that would cost more than the heads save.
+        """
+        if scored.maps is not None or "selection" not in self.stages or isinstance(self.head, LabelHead):
+            return scored
+        logs = []
+        for start in range(0, len(scored), scoring.BLOCK):
+            with self._autocast():
+                pair = self.features(scored.inputs_of(slice(start, start + scoring.BLOCK)))[2]
+                logs.append(self.selector.log_selected(pair))
+        log_selected, order = torch.cat(logs).sort(descending=True, stable=True)
+        return replace(scored, inputs=scored.inputs.take(order), log_selected=log_selected.cpu().double())
 
     def _feature_maps(
         self, photos: Sequence[Photo | None], detections: Sequence[Detections]
@@ -322,6 +373,11 @@ class RelationModel(nn.Module):
             raise PolyadicError(
                 f"{detections.image}: label {detections.labels[outside][0]} is outside the {classes} object classes of "
                 "this model (counted from 0); give the detector's labels in its vocabulary"
+            )
+        if len(detections) > MOST_BOXES:
+            raise PolyadicError(
+                f"{detections.image}: {len(detections):,} boxes, more than the {MOST_BOXES:,} whose pairs fit into "
+                "memory; keep those of the highest scores"
             )
         inside = (detections if photo is None else detections.on_photo(photo)).inside(frame)
         if len(inside) < len(detections):

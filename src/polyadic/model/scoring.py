@@ -1,6 +1,7 @@
 """The scores of an image's ordered pairs: ranked by f_spo, or queried for some names (Formulation).
 
-A crowded image has too many pairs to keep their factors: its blocks of pairs are computed again at each use.
+The factors of a crowded image's pairs are computed in blocks, the most likely pairs first, so that ranking can stop
+early; an image with too many pairs to keep them computes its blocks again at each use.
 """
 
 from __future__ import annotations
@@ -8,19 +9,19 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from polyadic.boxes import union_boxes
+from polyadic.boxes import Closeness, context_features, union_boxes
 from polyadic.cp import VARIABLES, CPTensor
 from polyadic.model import kernel
-from polyadic.model.features import PairInputs, pool_boxes, union_rows
+from polyadic.model.features import Nearness, PairInputs, pool_boxes, union_rows
 from polyadic.prior import TripletPrior
 from polyadic.ranking import Ranking, flat_index, merge_rankings, rank_relations
 from polyadic.ranking.dedup import Dedup, deduplicate
@@ -34,8 +35,17 @@ if TYPE_CHECKING:
 
 BLOCK = 1024  # pairs per pass through the heads: 32 boxes of one image, or several images with fewer
 KEPT = 1 << 26  # numbers of an image's factors to keep; those of a larger image are computed at each use
+SLACK = 1e-3  # of bounds: the same pair in another block may differ in the last digits
 ANSWERS = 10  # of a query, where the pair is not fixed
 _CPU = torch.device("cpu")
+
+
+def check_count(call: str, name: str, number: Any, *, optional: bool = False) -> None:
+    """Refuse what is not a whole number from 1; `optional`: None means any number."""
+    if number is None and optional:
+        return
+    if isinstance(number, bool) or not hasattr(number, "__index__") or operator.index(number) < 1:
+        raise PolyadicError(f"{call}: {name} must be a whole number from 1, got {number!r:.40}")
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,12 @@ class ScoredPairs:
     detections: Detections  # with the size of their frame
     inputs: PairInputs  # of all ordered pairs
     maps: list[Tensor] | None = None  # feature maps of the image [1, C, H, W], to pool union boxes from
-    kept: tuple[ScoredBlock, ...] | None = None  # None: blocks are computed at each use
+    kept: tuple[ScoredBlock, ...] | None = None  # None: blocks are computed on demand
+    _: KW_ONLY
+    nearness: Nearness | None = None  # describes pairs on demand; None: `inputs` has their evidence
+    closeness: Closeness | None = None  # likewise for scene context
+    log_selected: Float[Tensor, " B"] | None = None  # log P(X_sel), falling: the order of the pairs
+    first_blocks: list[ScoredBlock] = field(default_factory=list)  # computed so far, where they fit into memory
 
     def __len__(self) -> int:
         return len(self.inputs.pairs)
@@ -122,16 +137,23 @@ class ScoredPairs:
         if self.kept is not None:
             yield from self.kept
             return
-        for start in range(0, len(self), BLOCK):
-            yield self._compute(slice(start, start + BLOCK))
+        for at, start in enumerate(range(0, len(self), BLOCK)):
+            if at < len(self.first_blocks):
+                yield self.first_blocks[at]
+                continue
+            block = self._compute(slice(start, start + BLOCK))
+            if self.model.numbers_per_pair * len(self) <= KEPT:
+                self.first_blocks.append(block)
+            yield block
 
     def take(self, rows: Int[Tensor, " M"]) -> ScoredBlock:
         """Score a few pairs, by number, in rising order."""
-        if self.kept is None:
+        kept = self.first_blocks if self.kept is None else self.kept
+        if self.kept is None and (not kept or int(rows.max()) >= len(kept) * BLOCK):
             blocks = [self._compute(part) for part in rows.split(BLOCK)]
         else:
             blocks, first = [], 0
-            for block in self.kept:
+            for block in kept:
                 inside = rows[(rows >= first) & (rows < first + len(block.pairs))] - first
                 if len(inside):
                     blocks.append(block.take(inside))
@@ -148,6 +170,11 @@ class ScoredPairs:
         whole, backbone = self.inputs, self.model.backbone
         rows = rows if isinstance(rows, slice) else rows.to(whole.pairs.device)
         chosen = whole.take(rows)
+        if self.nearness is not None:
+            chosen = replace(chosen, pair_evidence=self.nearness.evidence(chosen.pairs))
+        if self.closeness is not None:
+            context = context_features(whole.boxes, whole.frames, chosen.pairs, self.closeness)
+            chosen = replace(chosen, context=context)
         if self.maps is None or backbone is None or whole.log_labels is not None:
             return chosen
         unique, place = union_rows(chosen.pairs, len(whole.boxes)).unique(return_inverse=True)
@@ -167,6 +194,8 @@ class ScoredPairs:
         (`terms.labels`), else by ψ_c, because a detector's labels may be wrong (`terms.relabel=False`).
         `probability` adds P(B_s, B_o | I) · P(X_sel) · P(triplet | its pair of boxes), that an annotator states this.
         """
+        check_count("rank", "k", k, optional=True)
+        check_count("rank", "top", top)
         config = self.model.config.ranking
         if config.repeat < 1 and terms.dedup and len(self):
             ranking = self._rank_deduplicated(k, top, terms)
@@ -195,6 +224,7 @@ class ScoredPairs:
         given = {name: word for name, word in words.items() if word is not None}
         if not 1 <= len(given) <= 2:
             raise PolyadicError("query: give one or two of subject, predicate and object; the rest is the answer")
+        check_count("query", "top", top, optional=True)
         vocabulary = self.model.vocabulary
         labels = {name: vocabulary.index(name, word) for name, word in given.items()}
         row = None if pair is None else self._row_of(pair)
@@ -271,12 +301,29 @@ class ScoredPairs:
         labels = torch.from_numpy(self.detections.labels)[self.pairs[first : first + len(block.pairs)]]
         return (block.given(labels) if terms.labels else block), labels
 
+    def _bounds(self, terms: ScoreTerms, weights: Weights) -> Float[Tensor, " B"] | None:
+        """Bound the log-score of each pair and of all behind it: ψ_c is at most 1. None where no order is known."""
+        config = self.model.config.ranking
+        if self.log_selected is None or not terms.selected or not config.selected:
+            return None
+        bound = self.log_selected * config.selected
+        if config.boxes:
+            logs = torch.from_numpy(self.detections.scores).clamp_min(1e-12).log()
+            bound = bound + config.boxes * logs[self.pairs].sum(-1)
+        if terms.relabel and not terms.labels:
+            bound = bound + weights.log_best
+        else:
+            labels = torch.from_numpy(self.detections.labels)[self.pairs]
+            bound = bound + _best_predicates(weights, self.model.vocabulary.sizes)[labels[:, 0], labels[:, 1]]
+        return bound.flip(0).cummax(0).values.flip(0)
+
     def _rank_blocks(self, k: int | Int[Tensor, " B"] | None, top: int, terms: ScoreTerms) -> Ranking:
-        config, (prior, exponent) = self.model.config.ranking, self._prior(terms)
-        rankings, first = [], 0
+        config, sizes, (prior, exponent) = self.model.config.ranking, self.model.vocabulary.sizes, self._prior(terms)
+        bounds = self._bounds(terms, weights_of(prior, exponent, _CPU))
+        best, first = merge_rankings([], sizes, top), 0
         for scores in self.blocks():
             block, labels = self._fixed(scores, first, terms)
-            best = rank_relations(
+            ranking = rank_relations(
                 block.joint(terms),
                 prior,
                 block.log_pair(terms, config.selected),
@@ -288,10 +335,14 @@ class ScoredPairs:
                 labels=labels,
                 vocabulary=self.model.vocabulary,
             )
-            best = best if best.pair.is_cpu else best.map(Tensor.cpu)
-            rankings.append(replace(best, pair=best.pair + first) if first else best)
+            ranking = ranking if ranking.pair.is_cpu else ranking.map(Tensor.cpu)
+            ranking = replace(ranking, pair=ranking.pair + first)
+            best = merge_rankings([best, ranking], sizes, top) if first else ranking
             first += len(block.pairs)
-        return merge_rankings(rankings, self.model.vocabulary.sizes, top)
+            full = len(best) == top and first < len(self)
+            if bounds is not None and full and float(bounds[first]) < float(best.log_score[-1]) - SLACK:
+                break  # no other pair can reach the answer
+        return best
 
     def _rank_deduplicated(self, k: int | None, top: int, terms: ScoreTerms) -> Ranking:
         config, sizes = self.model.config.ranking, self.model.vocabulary.sizes
@@ -387,6 +438,14 @@ class ScoredPairs:
         if len(numbers) != 2 or numbers[0] == numbers[1] or not all(0 <= at < n for at in numbers):
             raise PolyadicError(f"query: pair must be two different boxes of the {n}, counted from 0, got {pair}")
         return int((self.pairs == torch.tensor(numbers)).all(-1).nonzero()[0, 0])
+
+
+def _best_predicates(weights: Weights, sizes: tuple[int, int, int]) -> Float[Tensor, "S O"]:
+    """Compute the largest log ψ_u over the predicates of each subject and object."""
+    S, P, O = sizes
+    best = torch.full((S * O,), weights.log_rest, dtype=torch.float64)
+    ends = weights.keys // (P * O) * O + weights.keys % O
+    return best.scatter_reduce(0, ends, weights.log_seen, "amax").view(S, O)
 
 
 def _join(blocks: list[ScoredBlock]) -> ScoredBlock:

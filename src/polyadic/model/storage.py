@@ -1,7 +1,7 @@
 """Save and load a model: one folder, loadable on another machine without the dataset.
 
-model.safetensors (weights, and in its header the trained stages), config.json, vocabulary.json, prior.safetensors,
-versions.json; detector/, where it has one. Files are written atomically.
+model.safetensors (weights, and in its header the trained stages and digests of all parts), config.json,
+vocabulary.json, prior.safetensors, versions.json; detector/, where it has one. Files are written atomically.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from torch import Tensor
 
 from polyadic.config import load_config
 from polyadic.detectors.faster_rcnn import Detector
-from polyadic.files import fill_model, find_model, move_model, read_vocabulary, read_weights, write_about, write_weights
+from polyadic.files import (
+    PARTS,
+    WEIGHTS,
+    fill_model,
+    find_model,
+    move_model,
+    parse_json,
+    read_vocabulary,
+    read_weights,
+    write_about,
+    write_weights,
+)
 from polyadic.prior import TripletPrior
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
 
@@ -40,7 +51,8 @@ def save(model: RelationModel, folder: Path, about: Mapping[str, Any], half: boo
         if model.prior is not None:
             model.prior.to("cpu").save(folder / PRIOR)
         metadata = {"format": FORMAT, "stages": json.dumps(model.stages), "about": json.dumps(about)}
-        write_weights(folder, _halved(model) if half else model.state_dict(), metadata)
+        parts = PARTS if model.prior is None else (*PARTS, PRIOR)
+        write_weights(folder, _halved(model) if half else model.state_dict(), metadata, parts)
         if model.detector_slot.folder != folder / DETECTOR:
             _save_detector(model, folder / DETECTOR)
         if model.prior is None:
@@ -78,15 +90,16 @@ def load(folder: Path, device: torch.device, vocabulary: Vocabulary | None) -> R
     from polyadic.model.relation_model import DetectorSlot, RelationModel
 
     folder = find_model(folder, "`polyadic train` and RelationModel.save")
-    weights, metadata = read_weights(folder, FORMAT)
+    weights, metadata, parts = read_weights(folder, FORMAT)
     names = read_vocabulary(folder, vocabulary)
     config = load_config(folder / "config.json")
     prior = None
-    if (folder / PRIOR).is_file():
+    if (folder / PRIOR).is_file() if parts is None else PRIOR in parts:
         prior = replace(TripletPrior.load(folder / PRIOR), vocabulary=names)
     model = RelationModel(config, names, prior, fetch=False)
     fill_model(model, weights, folder)
-    model.stages = tuple(json.loads(metadata["stages"]))
+    stages = metadata.get("stages", "").encode()
+    model.stages = tuple(parse_json(stages, f"{folder / WEIGHTS}, stages", list[str]))
     if (folder / DETECTOR).is_dir():
         model.detector_slot = DetectorSlot(folder=folder / DETECTOR)
     move_model(model, device, folder)

@@ -27,6 +27,7 @@ from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 Size: TypeAlias = tuple[float, float] | None  # (width, height)
 ABOVE_ONE = 1e-5  # a softmax in float32 may round up to this
+SAME_SHAPE = 0.03  # the largest difference of log(width / height), of copies with rounded sides
 OVERSHOOT = 1.05  # boxes may reach this far beyond a photo before they count as those of another frame
 
 
@@ -61,8 +62,7 @@ class Detections:
         if wrong.any():
             at = int(wrong.argmax())
             raise PolyadicError(f"{where}: score {at} must lie in [0, 1], got {self.scores[at]}")
-        if self.size is not None:
-            object.__setattr__(self, "size", (float(self.size[0]), float(self.size[1])))
+        object.__setattr__(self, "size", check_frame(self.size, where))
         if (self.labels < UNKNOWN).any():
             raise PolyadicError(f"{where}: labels count from 0, or are {UNKNOWN} (unknown), got {self.labels.min()}")
         if self.distribution is not None:
@@ -101,7 +101,8 @@ class Detections:
         """Scale the boxes to a photo's upright frame.
 
         Boxes in the frame of the stored rows and columns (of a detector that ignores EXIF) are turned with the photo.
-        Boxes without `size` must fit into the photo: others were found on a copy of another size.
+        Boxes without `size` must fit into the photo: others were found on a copy of another size. A `size` whose width
+        and height are swapped is refused.
         """
         if self.size is None and len(self):
             right, bottom = self.boxes[:, 2:].max(0)
@@ -112,6 +113,11 @@ class Detections:
                 )
         if self.size == photo.stored != photo.size:
             return replace(self, boxes=photo.upright(self.boxes), size=photo.size)
+        if self.size is not None and _is_swapped(self.size, photo.size):
+            raise PolyadicError(
+                f"{self.image}: the size of its boxes is {self.size[0]:g} x {self.size[1]:g}, but the photo has "
+                f"{photo.size[0]:g} x {photo.size[1]:g}; give size as (width, height) of the upright photo"
+            )
         return self.in_frame(photo.size)
 
     def inside(self, size: tuple[float, float]) -> Detections:
@@ -259,6 +265,12 @@ def assemble(image: str, boxes: Any, scores: Any, *, mapped: MappedLabels, count
         check_frame(size, image),
     )
     return replace(everything.take(mapped.rows), labels=mapped.labels)
+
+
+def _is_swapped(size: tuple[float, float], frame: tuple[float, float]) -> bool:
+    """Return whether width : height of one is height : width of the other, and neither is nearly a square."""
+    shape, other = np.log(size[0] / size[1]), np.log(frame[0] / frame[1])
+    return bool(abs(shape + other) < SAME_SHAPE < abs(shape - other) / 2)
 
 
 def check_frame(size: Any, where: str) -> Size:

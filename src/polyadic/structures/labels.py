@@ -7,6 +7,7 @@ all of this. `LabelMap.report()` shows the result: read it once per detector.
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 import warnings
@@ -73,10 +74,8 @@ class LabelMap:
         if not given or not all(isinstance(name, str) for name in given.values()):
             raise PolyadicError(f"LabelMap: expected the names of a detector's classes, got {names!r:.60}")
         values = read_mapping(mapping)
-        known = {fold(name) for name in given.values()}
-        for name in () if isinstance(mapping, Synonyms) else values:
-            if fold(name) not in known:
-                raise PolyadicError(f"mapping: the detector has no class {name!r}{_hint(name, given.values())}")
+        if not isinstance(mapping, Synonyms):
+            _check_names(values, set(given.values()), "mapping: the detector has no class")
         match = NameMatcher(vocabulary, values)
         targets = {name: match(name) for name in given.values()}
         return cls(vocabulary, dict(sorted(given.items())), targets, getattr(mapping, "doubtful", {}))
@@ -198,6 +197,7 @@ class LabelReader:
     mapping: NameMapping = None
     unknown: UnknownPolicy = "drop"
     dropped: Counter[str] = field(default_factory=Counter)
+    seen: set[str] = field(default_factory=set)  # names of the file's boxes, where it names them one by one
 
     @cached_property
     def matcher(self) -> NameMatcher:
@@ -209,7 +209,14 @@ class LabelReader:
         warn_doubtful(names, getattr(self.mapping, "doubtful", {}))
         mapped = map_names(names, match or self.matcher, self.unknown)
         self.dropped.update(mapped.unknown)
+        if match is None:
+            self.seen.update(names)
         return mapped
+
+    def check_mapping(self, where: str) -> None:
+        """Refuse lines of the user's mapping for classes that no box of the file has, once it is read."""
+        if self.seen and not isinstance(self.mapping, Synonyms):
+            _check_names(read_mapping(self.mapping), self.seen, f"{where}: mapping: no box has the class")
 
 
 def warn_dropped(where: str, dropped: Counter[str], unknown: UnknownPolicy, stacklevel: int = 2) -> None:
@@ -244,10 +251,18 @@ def read_mapping(mapping: NameMapping) -> dict[str, str | None]:
         raise PolyadicError(f'{where}: expected names to names ("" or null drops): {error}') from error
 
 
+def _check_names(mapping: Iterable[str], names: set[str], problem: str) -> None:
+    """Refuse a line of a mapping for a class that the detector does not have."""
+    known = {fold(name) for name in names}
+    for name in mapping:
+        if fold(name) not in known:
+            raise PolyadicError(f"{problem} {name!r}{_hint(name, names)}")
+
+
 def read_file(path: str | Path, what: str) -> Any:
     """Read a JSON file, or a TOML file if it is called so; `what` names the expected content in errors."""
     path = Path(path).expanduser()
-    decode = msgspec.toml.decode if path.suffix.lower() == ".toml" else msgspec.json.decode
+    decode = msgspec.toml.decode if path.suffix.lower() == ".toml" else _decode_json
     try:
         return decode(regular_file(path).read_bytes())
     except OSError as error:
@@ -255,6 +270,18 @@ def read_file(path: str | Path, what: str) -> Any:
     except (ValueError, RecursionError) as error:  # msgspec's and tomllib's errors are ValueErrors
         reason = " ".join(str(error).split())
         raise PolyadicError(f"{path.name} is not {what} in JSON or TOML ({reason:.120})") from error
+
+
+def _decode_json(text: bytes) -> Any:
+    """Decode JSON; a key that is given twice is refused, as in TOML."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        twice = [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]
+        if twice:
+            raise PolyadicError(f"the key {twice[0]!r} is given twice")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=unique)
 
 
 def fold(name: str) -> str:

@@ -150,31 +150,36 @@ def only_one(folder: Path) -> AbstractContextManager[None]:
 
 
 class MetricLog:
-    """Log metrics to JSONL, one timed entry per line, and to TensorBoard. If it cannot be written, training goes on."""
+    """Log metrics to JSONL, one timed entry per line, and to TensorBoard where it is installed (an extra).
+
+    If it cannot be written, training goes on.
+    """
 
     def __init__(self, folder: Path, checkpoint: Checkpoint) -> None:
         """Drop entries beyond the checkpoint: they will be written again."""
         self.path, self.size = folder / "log.jsonl", 0
-        self.files: list[IO[bytes]] = []  # the log and the curves; none: nothing is written
+        self.files: list[IO[bytes]] = []  # the log, and the curves if any; none: nothing is written
         with self._goes_on():
             if self.path.exists():
                 lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
                 write_text(self.path, "".join(f"{line}\n" for line in lines if _is_before(line, checkpoint)))
                 self.size = self.path.stat().st_size
             self.files.append(self.path.open("ab"))
-            self.files.append(_start_board(folder / "tensorboard", checkpoint.total + 1))
+            with suppress(ImportError):
+                self.files.append(_start_board(folder / "tensorboard", checkpoint.total + 1))
 
     def write(self, event: str, total: int, numbers: dict[str, float], **more: Any) -> None:
         """Write the numbers of a step or an epoch."""
         if not self.files:
             return
-        log, board = self.files
+        log, *boards = self.files
         entry = {"event": event, "total": total, **more, **numbers, "time": round(time.time(), 3)}
         group = f"{more['stage']}/held_out" if event == "epoch" else more["stage"]
         with self._goes_on():
             log.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
             log.flush()
-            _add_scalars(board, {f"{group}/{name}": number for name, number in numbers.items()}, total)
+            for board in boards:
+                _add_scalars(board, {f"{group}/{name}": number for name, number in numbers.items()}, total)
             self.size = log.tell()
 
     @contextmanager

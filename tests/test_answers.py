@@ -14,6 +14,7 @@ import torch
 from model_cases import EXPONENTS, NAMES, detections, model_of, photo, prepared
 from refusals import refused
 
+from polyadic.model import scoring
 from polyadic.model.answers import AnswerOptions, Statements, answer, ask, choose, name_boxes
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL
@@ -241,6 +242,17 @@ def test_a_query_selects_among_all_answers(given: dict[str, Any]) -> None:
     assert result.given == words
     assert [(r.pair, r.triplet) for r in result] == [(r.pair, r.triplet) for r in everything]
     assert [r.probability for r in result] == pytest.approx([r.probability for r in everything])
+
+
+def test_a_query_in_a_crowd_gives_the_same_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, boxes = model_of("evidence", **EXPONENTS), replace(detections(9), labels=np.arange(9) % 3)
+    options, words = AnswerOptions(**{**EVERYTHING, "top": 30}), {"subject": "dog"}
+    whole = ask(model.score(None, boxes), words, options)
+    monkeypatch.setattr(scoring, "BLOCK", 20)
+    monkeypatch.setattr(scoring, "KEPT", 0)
+    blocks = ask(model.score(None, boxes), words, options)
+    assert {r.names[0] for r in whole} == {"dog"}
+    assert [(r.pair, r.triplet) for r in blocks] == [(r.pair, r.triplet) for r in whole]
 
 
 def test_a_query_for_an_absent_name_says_so() -> None:

@@ -92,8 +92,9 @@ def test_pairs_that_cannot_reach_the_answer_are_left_out_without_changing_it(
 ) -> None:
     monkeypatch.setattr(predicting, "BLOCK", 20)
     model = model_of("evidence", **EXPONENTS, **ALL_BOXES)
+    last: Any = model.selector.layers[-1]
     with torch.no_grad():
-        model.selector.layers[-1].weight *= 60  # P(X_sel) from 0 to 1
+        last.weight *= 60  # P(X_sel) from 0 to 1
     scored = model.score(None, detections(20, seed=3))
     everything = replace(scored, log_selected=None, first_blocks=[])
     close(scored.rank(1, 15, terms=terms), everything.rank(1, 15, terms=terms))

@@ -245,8 +245,14 @@ class ScoredPairs:
 
     def select(self, rows: Int[Tensor, " M"]) -> ScoredPairs:
         """Keep some pairs, by number, in rising order; all boxes stay."""
-        kept = (self.take(rows),) if len(rows) else ()
-        return replace(self, inputs=self.inputs.take(rows.to(self.inputs.pairs.device)), kept=kept)
+        kept = None if self.kept is None else (self.take(rows),)
+        return replace(
+            self,
+            inputs=self.inputs.take(rows.to(self.inputs.pairs.device)),
+            kept=kept if len(rows) else (),
+            log_selected=None if self.log_selected is None else self.log_selected[rows],
+            first_blocks=[],
+        )
 
     def label_probability(self) -> Float[np.ndarray, "N S"]:
         """Compute the class distribution of each box: the mean over its pairs in both roles, weighted by P(X_sel)²."""

@@ -20,7 +20,7 @@ from numba.core.caching import IndexDataCacheFile
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile on first use and keep the machine code on disk, or in memory where no folder can be written."""
     try:
-        kernel = njit(cache=True, nogil=True)(function)
+        kernel: Any = njit(cache=True, nogil=True)(function)
     except RuntimeError:
         return njit(nogil=True)(function)
     with suppress(AttributeError):  # another numba: its cache works, without checksums
@@ -30,7 +30,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     return kernel
 
 
-class _SealedFiles(IndexDataCacheFile):  # type: ignore[misc]
+class _SealedFiles(IndexDataCacheFile):
     """numba's files, with a checksum behind each pickle, which unpickling ignores."""
 
     def save(self, key: Any, data: Any) -> None:

@@ -128,7 +128,7 @@ def test_a_backbone_is_trained_once_per_seed_and_shared(command: Command, tmp_pa
         (("--head.rank", "3"), "--head.rank is what an ablation varies: give --ranks"),
         (("--rank", "3"), "no option --rank; did you mean --ranks?"),
         (("--csv", "notes.txt"), "--csv: expected a name that ends in .csv"),
-        (("--csv", "NOTES"), "notes.csv is not a table of results"),
+        (("--csv", "NOTES"), "notes.csv was not written by polyadic"),
         (("--triplets.epochs", "0"), "there is nothing to compare"),
         (("--world.train", "2"), "toy has no validation images with relations"),
     ],

@@ -22,7 +22,7 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
         return lambda function: compiled(function, **options)
     try:
-        kernel = njit(cache=True, nogil=True, **options)(function)
+        kernel: Any = njit(cache=True, nogil=True, **options)(function)
     except RuntimeError:
         return njit(nogil=True, **options)(function)
     with suppress(AttributeError):  # another numba: its cache works, without checksums

@@ -113,7 +113,7 @@ def lock(path: Path, busy: str) -> Iterator[None]:
     try:
         file = path.open("ab")
     except OSError as error:
-        raise PolyadicError(f"cannot write to {path.parent} ({error.strerror})") from error
+        raise PolyadicError(f"cannot write to {path} ({error.strerror})") from error
     with file:
         try:
             import fcntl

@@ -199,7 +199,7 @@ def _check_complete(name: str, indices: tuple[int, ...], path: Path) -> None:
     """Refuse a file that leaves a weight random, which timm accepts silently; NaN marks the weights it reaches."""
     import timm
 
-    stored = timm.models.load_state_dict(str(path))
+    stored = timm.models.load_state_dict(str(path), weights_only=True)  # old versions of timm ran any pickle
     marks = {key: torch.full((), torch.nan).expand(x.shape) for key, x in stored.items() if x.is_floating_point()}
     if not marks:
         raise ValueError("no weights at all")

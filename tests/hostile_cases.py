@@ -318,7 +318,8 @@ def published() -> Iterator[Row]:
         for key in ("rlp_labels_ours", "rlp_confs_ours", "sub_bboxes_ours"):
             if (what, key) != ("width", "rlp_confs_ours"):
                 yield Row(f".mat, {key} {what}", lu(**{key: wrong}), command, "expected numbers")
-    for what, wrong in {"empty": np.zeros((0, 0)), "number": np.ones((1, 1)), "struct": {"a": 1}}.items():
+    names: dict[str, Any] = {"empty": np.zeros((0, 0)), "number": np.ones((1, 1)), "struct": {"a": 1}}
+    for what, wrong in names.items():
         yield Row(f".mat, name {what}", lu(imagePath=wrong), command, "name of an image")
     yield Row(".mat, fraction", lu(rlp_labels_ours=np.array([[1.5, 1, 2]])), command, "whole numbers")
     yield Row(".mat, class 0", lu(rlp_labels_ours=np.array([[0, 1, 2]])), command, "outside 1 to")
@@ -353,7 +354,8 @@ def published() -> Iterator[Row]:
         yield Row(f".pkl, {key} {wrong!r:.30}", {"bad.pkl": content}, command, fragment)
     for key in entry:
         yield Row(f".pkl without {key}", {"bad.pkl": pickle.dumps({"c.jpg": drop(entry, (key,))})}, command, key)
-    for what, value in {"a number": 3, "a list": [3], "code": np.sum, "an entry": {"c.jpg": 3}}.items():
+    values: dict[str, Any] = {"a number": 3, "a list": [3], "code": np.sum, "an entry": {"c.jpg": 3}}
+    for what, value in values.items():
         yield Row(f".pkl, {what}", {"bad.pkl": pickle.dumps(value)}, command, "bad.pkl")
     yield Row(".pkl, cut off", {"bad.pkl": pickle.dumps(entry)[:50]}, command, "not a pickle")
 

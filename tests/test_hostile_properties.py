@@ -58,7 +58,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, inner in keys for place in places(inner, (*path, key)))]
 
 
-def survives(read: Callable[[], object]) -> None:
+def survives(read: Callable[[], Any]) -> None:
     """Call a reader, to its end."""
     with warnings.catch_warnings(), suppress(PolyadicError):
         warnings.simplefilter("ignore")

@@ -93,7 +93,7 @@ def test_pairs_that_cannot_reach_the_answer_are_left_out_without_changing_it(
     monkeypatch.setattr(predicting, "BLOCK", 20)
     model = model_of("evidence", **EXPONENTS, **ALL_BOXES)
     with torch.no_grad():
-        model.selector.layers[-1].weight *= 60  # P(X_sel) from 0 to 1
+        list(model.selector.parameters())[-2].mul_(60)  # P(X_sel) from 0 to 1
     scored = model.score(None, detections(20, seed=3))
     everything = replace(scored, log_selected=None, first_blocks=[])
     close(scored.rank(1, 15, terms=terms), everything.rank(1, 15, terms=terms))
@@ -384,9 +384,11 @@ def test_invalid_detections_are_refused(unchecked: None) -> None:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("wrong", ["a", 0, -1, 1.5, True, [1]], ids=repr)
 def test_k_and_top_are_whole_numbers_from_1(wrong: Any) -> None:
-    model, given = model_of("evidence", **{"ranking.repeat": 0.5}), detections(4)
+    values: dict[str, Any] = {"ranking.repeat": 0.5}
+    model, given = model_of("evidence", **values), detections(4)
     scored = model.score(None, given)
-    for call in (lambda **x: model.predict(None, given, **x), scored.rank):
+    calls: list[Any] = [lambda **x: model.predict(None, given, **x), scored.rank]
+    for call in calls:
         for name in ("k", "top"):
             with pytest.raises(PolyadicError, match=f"{name} must be a whole number from 1"):
                 call(**{name: wrong})
@@ -398,5 +400,6 @@ def test_k_and_top_are_whole_numbers_from_1(wrong: Any) -> None:
 
 @pytest.mark.parametrize("hidden", [10**12, 10**17])  # petabytes; more than torch can count
 def test_a_network_that_memory_cannot_hold_is_one_line(hidden: int) -> None:
+    values: dict[str, Any] = {"head.hidden": hidden}
     with pytest.raises(PolyadicError, match="memory cannot hold"):
-        model_of("evidence", **{"head.hidden": hidden})
+        model_of("evidence", **values)

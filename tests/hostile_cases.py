@@ -7,7 +7,7 @@ import io
 import json
 import pickle
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy.io import savemat
@@ -92,9 +92,10 @@ def damaged_texts(name: str, command: tuple[str, ...], fragment: str) -> Iterato
 def detections() -> Iterator[Row]:
     command = (*PREDICT, "bad.jsonl")
     yield from damaged_texts("bad.json", (*PREDICT, "bad.json"), "bad.json")
-    for field, allowed in {"image": ["x"], "boxes": [[]], "labels": [[]], "scores": [[]], "size": [None]}.items():
+    valid: list[tuple[str, Any]] = [("image", "x"), ("boxes", []), ("labels", []), ("scores", []), ("size", None)]
+    for field, _ in valid:
         for wrong in WRONG:
-            if wrong not in allowed and not (field == "scores" and wrong is None):
+            if (field, wrong) not in [*valid, ("scores", None)]:
                 content = text(change(DETECTIONS, (field,), wrong))
                 yield Row(f"detections, {field} {wrong}", {"bad.jsonl": content}, command, "bad.jsonl, line 1: ")
     for path, wrong, fragment in [
@@ -205,30 +206,33 @@ def own_data() -> Iterator[Row]:
     command = ("data", "check", "coco", "--root", ".", "--split", "train", "--allow-missing-images")
     yield from damaged_texts("train.json", command, "train.json")
     for key in OWN:
-        for wrong in (None, 3, {}, "x"):
+        for wrong in [*WRONG[:1], 3, {}, "x"]:
             yield Row(f"own, {key} {wrong}", {"train.json": text(change(OWN, (key,), wrong))}, command, key)
         for field in OWN[key][0]:
             content = text(drop(OWN, (key, 0, field)))
             yield Row(f"own, {key} without {field}", {"train.json": content}, command, field)
-            for wrong in ([1], True):
+            for wrong in (WRONG[5], WRONG[1]):
                 content = text(change(OWN, (key, 0, field), wrong))
                 yield Row(f"own, {key}.{field} {wrong}", {"train.json": content}, command, field)
-    for path, wrong, fragment in [
-        (("images", 0, "file_name"), "/etc/passwd", "stay inside"),
-        (("images", 0, "file_name"), "../a.jpg", "stay inside"),
-        (("images", 0, "file_name"), "x/../../a.jpg", "stay inside"),
-        (("images", 0, "file_name"), "C:\\a.jpg", "stay inside"),
-        (("images", 0, "file_name"), "..\\a.jpg", "stay inside"),
-        (("images", 0, "file_name"), "", "file_name"),
-        (("images", 0, "width"), -3, "width"),
-        (("annotations", 0, "bbox"), "1234", "bbox"),
-        (("annotations", 0, "bbox"), [1, 2, True, 4], "bbox"),
-        (("annotations", 0, "bbox"), [1, 2, -3, 4], "inverted box"),
-        (("annotations", 0, "image_id"), 9, "no id 9"),
-        (("rel_annotations", 0, "subject_id"), 9, "no id 9"),
-        (("categories", 1, "name"), "dog", "unique"),
-        (("categories", 1, "id"), 1, "again"),
-    ]:
+    for path, wrong, fragment in cast(
+        "list[tuple[Any, Any, str]]",
+        [
+            (("images", 0, "file_name"), "/etc/passwd", "stay inside"),
+            (("images", 0, "file_name"), "../a.jpg", "stay inside"),
+            (("images", 0, "file_name"), "x/../../a.jpg", "stay inside"),
+            (("images", 0, "file_name"), "C:\\a.jpg", "stay inside"),
+            (("images", 0, "file_name"), "..\\a.jpg", "stay inside"),
+            (("images", 0, "file_name"), "", "file_name"),
+            (("images", 0, "width"), -3, "width"),
+            (("annotations", 0, "bbox"), "1234", "bbox"),
+            (("annotations", 0, "bbox"), [1, 2, True, 4], "bbox"),
+            (("annotations", 0, "bbox"), [1, 2, -3, 4], "inverted box"),
+            (("annotations", 0, "image_id"), 9, "no id 9"),
+            (("rel_annotations", 0, "subject_id"), 9, "no id 9"),
+            (("categories", 1, "name"), "dog", "unique"),
+            (("categories", 1, "id"), 1, "again"),
+        ],
+    ):
         yield Row(f"own, {path} {wrong}", {"train.json": text(change(OWN, path, wrong))}, command, fragment)
 
 
@@ -335,21 +339,24 @@ def published() -> Iterator[Row]:
         "rel_scores": np.array([[0.1, 0.5, 0.4]]),
     }
     command = ("evaluate", "bad.pkl", *EVALUATE)
-    for key, wrong, fragment in [
-        ("pred_classes", np.array([1.5, 2]), "whole numbers"),
-        ("pred_classes", [10**30, 2], "whole numbers"),
-        ("pred_classes", ["a", "b"], "whole numbers"),
-        ("pred_classes", np.array([1, 9]), "pred_classes"),
-        ("pred_rel_inds", np.array([[0, 0.5]]), "whole numbers"),
-        ("pred_rel_inds", np.array([[0, 7]]), "pred_rel_inds"),
-        ("pred_rel_inds", np.array([0, 1, 1]), "bad.pkl"),
-        ("pred_boxes", np.ones(3), "bad.pkl"),
-        ("pred_boxes", None, "bad.pkl"),
-        ("obj_scores", ["a", "b"], "bad.pkl"),
-        ("obj_scores", np.ones(5), "bad.pkl"),
-        ("rel_scores", np.ones((1, 9)), "rel_scores"),
-        ("rel_scores", [[10**400, 1, 2]], "bad.pkl"),
-    ]:
+    for key, wrong, fragment in cast(
+        "list[tuple[str, Any, str]]",
+        [
+            ("pred_classes", np.array([1.5, 2]), "whole numbers"),
+            ("pred_classes", [10**30, 2], "whole numbers"),
+            ("pred_classes", ["a", "b"], "whole numbers"),
+            ("pred_classes", np.array([1, 9]), "pred_classes"),
+            ("pred_rel_inds", np.array([[0, 0.5]]), "whole numbers"),
+            ("pred_rel_inds", np.array([[0, 7]]), "pred_rel_inds"),
+            ("pred_rel_inds", np.array([0, 1, 1]), "bad.pkl"),
+            ("pred_boxes", np.ones(3), "bad.pkl"),
+            ("pred_boxes", None, "bad.pkl"),
+            ("obj_scores", ["a", "b"], "bad.pkl"),
+            ("obj_scores", np.ones(5), "bad.pkl"),
+            ("rel_scores", np.ones((1, 9)), "rel_scores"),
+            ("rel_scores", [[10**400, 1, 2]], "bad.pkl"),
+        ],
+    ):
         content = pickle.dumps({"c.jpg": {**entry, key: wrong}})
         yield Row(f".pkl, {key} {wrong!r:.30}", {"bad.pkl": content}, command, fragment)
     for key in entry:

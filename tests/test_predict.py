@@ -380,3 +380,27 @@ def test_invalid_detections_are_refused(unchecked: None) -> None:
     model: Any = model_of("evidence")
     with pytest.raises(PolyadicError, match=r"expected Detections, got list; build them with Detections\.from_arrays"):
         model.predict(photo(), [[1, 2, 3, 4]])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("wrong", ["a", 0, -1, 1.5, True, [1]], ids=repr)
+def test_k_and_top_are_whole_numbers_from_1(wrong: Any) -> None:
+    values: dict[str, Any] = {"ranking.repeat": 0.5}
+    model, given = model_of("evidence", **values), detections(4)
+    scored = model.score(None, given)
+    calls: list[Any] = [lambda **x: model.predict(None, given, **x), scored.rank]
+    for call in calls:
+        for name in ("k", "top"):
+            with pytest.raises(PolyadicError, match=f"{name} must be a whole number from 1"):
+                call(**{name: wrong})
+        with pytest.raises(PolyadicError, match="top must be a whole number from 1"):
+            call(top=None)
+    with pytest.raises(PolyadicError, match="top must be a whole number from 1"):
+        scored.query(predicate="on", top=wrong)
+
+
+@pytest.mark.parametrize("hidden", [10**12, 10**17])  # petabytes; more than torch can count
+def test_a_network_that_memory_cannot_hold_is_one_line(hidden: int) -> None:
+    values: dict[str, Any] = {"head.hidden": hidden}
+    with pytest.raises(PolyadicError, match="memory cannot hold"):
+        model_of("evidence", **values)

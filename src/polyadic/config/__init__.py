@@ -13,7 +13,6 @@ from typing import Any
 from polyadic.config.presets import DETECTOR_PRESETS, OWN, PRESETS, fit_size
 from polyadic.config.schema import Config, DetectorConfig
 from polyadic.config.settings import C, difference, leaves
-from polyadic.structures.labels import read_file
 from polyadic.structures.vocabulary import PolyadicError
 
 __all__ = [
@@ -57,6 +56,8 @@ def _load(source: str | Path, presets: Mapping[str, C], base: C) -> C:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from polyadic.structures.labels import read_file  # imports NumPy, which `--help` needs not
+
     values = read_file(path, "a config")
     if not isinstance(values, dict):
         raise PolyadicError(f"{path.name} must hold keys and values, got {type(values).__name__}")

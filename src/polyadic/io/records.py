@@ -48,6 +48,7 @@ from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 _Corners = tuple[float, float, float, float]
 _Side = Annotated[float, msgspec.Meta(gt=0)]
+_Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class BoxRecord(msgspec.Struct):
@@ -61,7 +62,7 @@ class BoxRecord(msgspec.Struct):
 class EndRecord(msgspec.Struct):
     """The subject or object of a relation: a box by its index, and the name that the relation gives it."""
 
-    box: int
+    box: _Index
     name: str
 
 
@@ -83,7 +84,7 @@ class ImageRecord(msgspec.Struct, forbid_unknown_fields=True):
     labels: list[str | None] | None = None
     scores: list[float] | None = None  # of the triplets, where there are any, else of the boxes
     confidences: list[float] | None = None
-    pairs: list[tuple[int, int]] | None = None
+    pairs: list[tuple[_Index, _Index]] | None = None
     triplets: list[tuple[str, str, str]] | None = None
     relations: list[RelationRecord] | None = None
     made: str | None = None  # by `polyadic predict`: a fingerprint of the model and its options

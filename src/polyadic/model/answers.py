@@ -72,8 +72,9 @@ def _or_note(chosen: Relations, pool: Relations, least: float) -> Relations:
 def choose(pool: Relations, prior: TripletPrior | None, options: AnswerOptions) -> Relations:
     """Select and order answers among candidates that are sorted by probability.
 
-    In the informative order the n-th repeat of a triplet counts 1/n: in a crowd "person next to person" is said once
-    or twice, not for every pair.
+    First each ordered pair gets its k best relations of at least the smallest probability; then, of relations that
+    state the same, the likeliest stays. In the informative order the n-th repeat of a triplet counts 1/n, which only
+    moves it down: in a crowd "person next to person" comes once before what else is to say.
     """
     assert pool.probability is not None, "ranked with probability"
     assert pool.log_repeat is not None, "ours"
@@ -82,23 +83,34 @@ def choose(pool: Relations, prior: TripletPrior | None, options: AnswerOptions) 
     weight = value
     if informative and prior is not None:
         weight = value * np.exp(prior.information.numpy())[pool.triplets[:, 1]]
-    order = np.flatnonzero(value >= options.least)
-    order = order[np.argsort(-weight[order], kind="stable")]
-    stated = Statements(None if prior is None else prior.restates.numpy())
-    per_pair: Counter[tuple[int, ...]] = Counter()
-    repeats: Counter[tuple[int, ...]] = Counter()
-    rows: dict[int, float] = {}
-    for row in order.tolist():
-        pair, triplet = tuple(pool.pairs[row].tolist()), tuple(pool.triplets[row].tolist())
-        share = 1 / (repeats[triplet] + 1) if informative else 1.0
-        if (options.k is not None and per_pair[pair] >= options.k) or value[row] * share < options.least:
-            continue
-        per_pair[pair] += 1
-        if options.mirror == "keep" or stated.add(pair, triplet[1]):
+    rows = np.flatnonzero(value >= options.least)
+    rows = _best_of_pairs(rows[np.argsort(-weight[rows], kind="stable")], pool, options.k)
+    if options.mirror == "drop":
+        stated = Statements(None if prior is None else prior.restates.numpy())
+        likeliest = rows[np.argsort(-value[rows], kind="stable")]
+        said = {row for row in likeliest.tolist() if stated.add(tuple(pool.pairs[row]), int(pool.triplets[row, 1]))}
+        rows = np.array([row for row in rows.tolist() if row in said], np.int64)
+    if informative:
+        repeats: Counter[tuple[int, ...]] = Counter()
+        shares = []
+        for triplet in map(tuple, pool.triplets[rows].tolist()):
             repeats[triplet] += 1
-            rows[row] = weight[row] * share
-    best = sorted(rows, key=lambda row: -rows[row])[: options.top]
-    return pool[np.array(best, np.int64)]
+            shares.append(1 / repeats[triplet])
+        rows = rows[np.argsort(-weight[rows] * np.array(shares), kind="stable")]
+    return pool[rows[: options.top]]
+
+
+def _best_of_pairs(rows: Int[np.ndarray, " M"], pool: Relations, k: int | None) -> Int[np.ndarray, " L"]:
+    """Keep the first k rows of each ordered pair."""
+    if k is None:
+        return rows
+    per_pair: Counter[tuple[int, ...]] = Counter()
+    kept = []
+    for row, pair in zip(rows.tolist(), map(tuple, pool.pairs[rows].tolist()), strict=True):
+        per_pair[pair] += 1
+        if per_pair[pair] <= k:
+            kept.append(row)
+    return np.array(kept, np.int64)
 
 
 class Statements:

@@ -144,6 +144,8 @@ def test_of_two_mirrored_relations_the_likelier_stays() -> None:
     pool = candidates((0, next_to, 1, 0.4), (1, near, 0, 0.3), (2, behind, 1, 0.2), (1, behind, 2, 0.1))
     assert chosen(pool, order="likely") == [(0, next_to, 1), (2, behind, 1)]
     assert len(chosen(pool, order="likely", mirror="keep")) == 4
+    pool = candidates((0, behind, 1, 0.3), (1, in_front, 0, 0.4))
+    assert chosen(pool, order="likely") == chosen(pool) == [(1, in_front, 0)]
     pool = candidates((0, behind, 1, 0.4), (1, in_front, 0, 0.3), (1, next_to, 0, 0.2))
     assert chosen(pool, order="likely") == [(0, behind, 1)]  # the reverse has nothing better to say
     assert chosen(pool, order="likely", k=None) == [(0, behind, 1), (1, next_to, 0)]
@@ -167,7 +169,8 @@ def test_a_repeated_triplet_counts_less_in_the_informative_order() -> None:
     pool = candidates((0, 2, 1, 0.3), (0, 2, 2, 0.29), (0, 2, 3, 0.28), (1, 3, 3, 0.2))
     same = replace(pool, triplets=np.array([[0, 2, 1]] * 3 + [[1, 3, 3]]))
     assert chosen(same, order="likely") == [(0, 2, 1), (0, 2, 2), (0, 2, 3), (1, 3, 3)]
-    assert chosen(same, least=0.12) == [(0, 2, 1), (1, 3, 3), (0, 2, 2)]  # 0.28 / 3 is below the threshold
+    assert chosen(same) == [(0, 2, 1), (1, 3, 3), (0, 2, 2)]  # said at most twice
+    assert len(chosen(same, mirror="keep")) == 4
 
 
 def test_the_threshold_is_a_probability_and_includes_the_penalty_for_repeats_on_the_same_boxes() -> None:

@@ -14,6 +14,7 @@ import pytest
 from model_cases import prepared, true_detections
 from tiny_runs import PIXELS, Command, call, write_tiny
 
+from polyadic import RelationModel
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import FREE_K, get_protocol
 from polyadic.experiments.runs import open_run, predict_split
@@ -184,10 +185,10 @@ def test_without_relabel_every_relation_has_the_detectors_labels(
 
 def test_without_dedup_repeats_are_not_penalised(command: Command, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "toy", tmp_path / "dear")
-    for config in (tmp_path / "dear").rglob("config.json"):
-        value = json.loads(config.read_text())
-        value["ranking"] |= {"repeat": 0.01, "repeat_iou": 0.001}
-        config.write_text(json.dumps(value))
+    model = RelationModel.load(tmp_path / "dear")
+    model.config = model.config.change(**{"ranking.repeat": 0.01, "ranking.repeat_iou": 0.001})
+    model.save(tmp_path / "dear" / "model")
+    (tmp_path / "dear" / "config.json").write_text(json.dumps(model.config.to_json()))
     saved: list[str] = []
     for run, words in ((folder / "toy", ()), (tmp_path / "dear", ("--without", "dedup")), (tmp_path / "dear", ())):
         file = tmp_path / f"{len(saved)}.jsonl"

@@ -203,15 +203,6 @@ def test_the_prior_counts_in_the_choice_of_the_pair(seed: int) -> None:
         assert relation.probability == pytest.approx(float(joint[row][relation.triplet] / sums[row]))
 
 
-def test_a_pair_weight_above_one_keeps_the_scores_exact() -> None:
-    """With a negative exponent the weight of a pair exceeds 1."""
-    cp, log_boxes = random_cp(6), torch.tensor([-3.0, -0.1, -2.0, -4.0, -1.0, -0.5], dtype=torch.float64)
-    answers = bare(cp, log_boxes, values={"ranking.boxes": -0.5}).query(predicate="on", top=5)
-    f = cp.dense()[:, :, 0] * (-0.5 * log_boxes).exp()[:, None, None]
-    expected = f.flatten().sort(descending=True).values[:5]
-    np.testing.assert_allclose(answers.f_spo, expected)
-
-
 @pytest.mark.parametrize("blocks", [1, 2, 4, 100])
 def test_equal_answers_are_ordered_by_pair_and_names_in_any_blocks(blocks: int) -> None:
     cp = CPTensor(*(torch.zeros(6, 2, n, dtype=torch.float64) for n in NAMES.sizes))

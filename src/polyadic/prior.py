@@ -158,14 +158,14 @@ class TripletPrior:
     def restates(self) -> Bool[Tensor, "P P"]:
         """Mark predicates p, q where "B q A" says again what "A p B" says, as behind and in front of, wear and on.
 
-        Those are used for the reverse of a pair in more than a quarter of the cases, seen from p or from q, smoothed by one
-        in eight. The diagonal marks predicates that hold both ways, as next to. Without `reversals` none is marked.
+        Those are used for the reverse of a pair in more than a quarter of the cases, seen from p or from q, smoothed by
+        one in twelve. The diagonal marks predicates that hold both ways, as next to. Without `reversals`, none is.
         """
         P = self.sizes[1]
         if self.reversals is None:
             return torch.zeros(P, P, dtype=torch.bool)
         counts = self.reversals.cpu().double()
-        often = (counts + 1) / (counts.sum(1, keepdim=True) + 8) > 0.25
+        often = (counts + 1) / (counts.sum(1, keepdim=True) + 12) > 0.25
         return often | often.T
 
     @cached_property

@@ -8,7 +8,7 @@ annotator states it: P(B_s, B_o | I) · P(X_sel) · P(s, p, o | B_s, B_o, I).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Order = Literal["informative", "likely"]
 Labels = Literal["keep", "refine"]
 Mirror = Literal["drop", "keep"]
+TIMES = 2  # the same triplet in an informative answer
 POOL = 1000  # likeliest triplets of an image, among which answers are chosen
 _FIXED = ScoreTerms(relabel=False)
 
@@ -73,8 +74,8 @@ def choose(pool: Relations, prior: TripletPrior | None, options: AnswerOptions) 
     """Select and order answers among candidates that are sorted by probability.
 
     First each ordered pair gets its k best relations of at least the smallest probability; then, of relations that
-    state the same, the likeliest stays. In the informative order the n-th repeat of a triplet counts 1/n, which only
-    moves it down: in a crowd "person next to person" comes once before what else is to say.
+    state the same, the likeliest stays. In the informative order a triplet is said of at most `TIMES` pairs, and the
+    second counts half: a crowd is no list of "person next to person".
     """
     assert pool.probability is not None, "ranked with probability"
     assert pool.log_repeat is not None, "ours"
@@ -88,15 +89,17 @@ def choose(pool: Relations, prior: TripletPrior | None, options: AnswerOptions) 
     if options.mirror == "drop":
         stated = Statements(None if prior is None else prior.restates.numpy())
         likeliest = rows[np.argsort(-value[rows], kind="stable")]
-        said = {row for row in likeliest.tolist() if stated.add(tuple(pool.pairs[row]), int(pool.triplets[row, 1]))}
+        said = {row for row in likeliest.tolist() if stated.add(pool.pairs[row].tolist(), int(pool.triplets[row, 1]))}
         rows = np.array([row for row in rows.tolist() if row in said], np.int64)
     if informative:
         repeats: Counter[tuple[int, ...]] = Counter()
-        shares = []
+        numbers = []
         for triplet in map(tuple, pool.triplets[rows].tolist()):
             repeats[triplet] += 1
-            shares.append(1 / repeats[triplet])
-        rows = rows[np.argsort(-weight[rows] * np.array(shares), kind="stable")]
+            numbers.append(repeats[triplet])
+        times = np.array(numbers, np.int64)
+        order = np.argsort(-weight[rows] / times, kind="stable")
+        rows = rows[order[times[order] <= TIMES] if options.mirror == "drop" else order]
     return pool[rows[: options.top]]
 
 
@@ -118,9 +121,9 @@ class Statements:
 
     def __init__(self, restates: Bool[np.ndarray, "P P"] | None) -> None:
         self._restates = restates
-        self._said: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+        self._said: dict[tuple[int, ...], list[tuple[Sequence[int], int]]] = {}
 
-    def add(self, pair: tuple[int, ...], predicate: int) -> bool:
+    def add(self, pair: Sequence[int], predicate: int) -> bool:
         """Add a relation, unless it says again what has been said."""
         said = self._said.setdefault(tuple(sorted(pair)), [])
         if any(self._repeats(pair != other, predicate, before) for other, before in said):

@@ -245,11 +245,13 @@ class ScoredPairs:
 
     def select(self, rows: Int[Tensor, " M"]) -> ScoredPairs:
         """Keep some pairs, by number, in rising order; all boxes stay."""
-        kept = None if self.kept is None else (self.take(rows),)
+        kept: tuple[ScoredBlock, ...] | None = ()
+        if len(rows):
+            kept = None if self.kept is None else (self.take(rows),)
         return replace(
             self,
             inputs=self.inputs.take(rows.to(self.inputs.pairs.device)),
-            kept=kept if len(rows) else (),
+            kept=kept,
             log_selected=None if self.log_selected is None else self.log_selected[rows],
             first_blocks=[],
         )

@@ -101,7 +101,7 @@ def test_a_threshold_filters_and_fewer_than_two_boxes_have_no_relations(command:
     assert len(records_of(result)[0]["relations"]) == 4
     none = command(*words, "--min-probability", "1")
     assert none.code == 0
-    assert "no relations: none at or above 1; the likeliest is" in none.out
+    assert "no relations: none at or above 100%; the likeliest is" in none.out
     for n, why in ((0, "no boxes were found"), (1, "only one box")):
         write_detections("few.jsonl", [replace(detections(n), image="0.png")], NAMES, overwrite=True)
         few = command("predict", "pixels", "photos/0.png", "--detections", "few.jsonl")

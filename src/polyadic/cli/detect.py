@@ -16,6 +16,7 @@ from polyadic.cli.options import (
     Overwrite,
     Resume,
     check_resume,
+    curves,
     echo,
     examples,
     long_job,
@@ -90,7 +91,7 @@ def train(
     best = best_of(out.expanduser())
     numbers = ", ".join(f"{name} {value:.2f}" for name, value in best["held_out"].items())
     echo(f"detector: {out / 'model'}, best at epoch {best['epoch']}: held-out {numbers or 'nothing'}")
-    echo(f"{time.monotonic() - start:,.0f} seconds; curves: tensorboard --logdir {out}")
+    echo(f"{time.monotonic() - start:,.0f} seconds{curves(out)}")
     echo(f"next: polyadic detect run {out} --split train --out proposals.safetensors")
 
 

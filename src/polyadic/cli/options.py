@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -66,6 +67,11 @@ def with_fields(config: C, fields: dict[str, str], options: Sequence[str]) -> C:
         if key not in known and near and near[0] in options:
             raise PolyadicError(f"no option --{key}; did you mean --{near[0]}?")
     return config.change_text(fields)
+
+
+def curves(folder: Path) -> str:
+    """Say how to look at training curves, where TensorBoard is installed."""
+    return f"; curves: tensorboard --logdir {folder}" if find_spec("tensorboard") else ""
 
 
 def check_resume(resume: bool, overwrite: bool) -> None:

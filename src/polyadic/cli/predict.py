@@ -181,9 +181,11 @@ def command(
     question = Question(options, _given(subject, predicate, object))
     photos = _photos(run, paths)
     model = _load_model(run, device, threads)
-    for name, word in question.given:
-        model.vocabulary.index(name, word)
     table = synonyms(model.vocabulary) if mapping is None else None
+    for name, word in question.given:
+        if name != "predicate" and word not in model.vocabulary.objects and table is not None and word in table:
+            raise PolyadicError(f"--{name}: the model's name for {word!r} is {table[word]!r}")
+        model.vocabulary.index(name, word)
     detector = detector or _default_detector(run, detections)
     if detector is not None:
         _set_detector(model, detector, names, table or mapping, unknown)
@@ -464,4 +466,5 @@ def _report_dropped(model: RelationModel, detections: Path | None) -> None:
     if dropped:
         most = ", ".join(f"{name} ({n:,})" for name, n in dropped.most_common(5))
         more = f" and {len(dropped) - 5} more classes" if len(dropped) > 5 else ""
-        echo(f"note: dropped {dropped.total():,} boxes of classes unknown to the model: {most}{more}", err=True)
+        boxes = f"{dropped.total():,} box{'es' * (dropped.total() > 1)}"
+        echo(f"note: dropped {boxes} of classes unknown to the model: {most}{more}", err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyadic.cli.options import ANY, DataRoot, echo, examples, long_job, split_words, with_fields
+from polyadic.cli.options import ANY, DataRoot, curves, echo, examples, long_job, split_words, with_fields
 from polyadic.cli.train import Words, chosen_config
 from polyadic.config.settings import MOST_SEED
 from polyadic.structures.vocabulary import PolyadicError
@@ -90,7 +90,7 @@ def demo_command(
         "what rank 1 cannot express, so that with it rank 1 may lead in recall; see docs/toy.md.\n"
         f"\npictures: {pictures[0]} and {len(pictures) - 1} more: ground-truth boxes, hits in green"
         f"\nnumbers:  {rows}"
-        f"\nruns:     {out}/rank-*; curves: tensorboard --logdir {out}"
+        f"\nruns:     {out}/rank-*{curves(out)}"
         f"\n{time.monotonic() - start:,.0f} seconds. Next:"
         f"\n  polyadic evaluate {run} --k 1 10 free"
         "\n      # this model in detail"

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyadic.cli.options import DataRoot, Overwrite, Resume, check_resume, echo, long_job, split_words, with_fields
+from polyadic.cli.options import (
+    DataRoot,
+    Overwrite,
+    Resume,
+    check_resume,
+    curves,
+    echo,
+    long_job,
+    split_words,
+    with_fields,
+)
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
@@ -60,7 +70,7 @@ def command(
         f"chosen by held-out {best.get('chosen_by', '')}: {numbers}" if numbers else "the last, as nothing is held out"
     )
     echo(f"model: {out / 'model'}, stage {best['stage']}, epoch {best['epoch']}, {why}")
-    echo(f"{time.monotonic() - start:,.0f} seconds; curves: tensorboard --logdir {out}")
+    echo(f"{time.monotonic() - start:,.0f} seconds{curves(out)}")
     echo(f"next: polyadic evaluate {out}{_split_to_evaluate(config)}")
 
 
@@ -99,7 +109,7 @@ def chosen_config(name: str | None, data: Path | None, dataset: str | None) -> C
         if name in OWN:
             images = len(load_dataset(layout, data, "train"))
             config = fit_size(name, images).change(**{"data.dataset": layout})
-            echo(f"{data}: {layout}, {images:,} training images; preset {name}: {_summary(config)}", err=True)
+            echo(f"{data}: {layout}, {images:,} training images; preset {name}", err=True)
         elif (dataset or config.data.dataset) != layout:
             raise PolyadicError(
                 f"--data: {data} has the layout of {layout}, but {name} is for {dataset or config.data.dataset}: "

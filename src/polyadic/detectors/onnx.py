@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int
 
 from polyadic.boxes import suppress
+from polyadic.pretrained import synonyms
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo
 from polyadic.structures.inputs import regular_file
@@ -64,7 +65,8 @@ class OnnxDetector:
         self._input, self.size = _input(self._session, self.path.name)
         grey = self._run(np.full((1, 3, *self.size), GREY, np.float32))
         self._decoded = is_decoded(grey, self.size)
-        self.label_map = LabelMap.match(_names(names, self.path, grey.shape[1] - 5), vocabulary, mapping)
+        table = synonyms(vocabulary) if mapping is None else mapping
+        self.label_map = LabelMap.match(_names(names, self.path, grey.shape[1] - 5), vocabulary, table)
         self.dropped: Counter[str] = Counter()
 
     def __call__(self, photo: Any) -> Detections:

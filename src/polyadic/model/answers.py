@@ -67,7 +67,9 @@ def _or_note(chosen: Relations, pool: Relations, least: float) -> Relations:
         return chosen
     best = pool[0]
     ends = " ".join((best.box_names[0], best.names[1], best.box_names[1]))
-    return replace(chosen, note=f"none at or above {least:.3g}; the likeliest is {ends} ({best.probability:.2g})")
+    return replace(
+        chosen, note=f"none at or above {100 * least:.3g}%; the likeliest is {ends} ({best.probability:.2%})"
+    )
 
 
 def choose(pool: Relations, prior: TripletPrior | None, options: AnswerOptions) -> Relations:

@@ -234,6 +234,8 @@ def read_weights(folder: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, 
         raise PolyadicError(f"{path} is not a saved model: expected {kind}, got {metadata.get('format')}")
     text = metadata.pop("digests", None)
     if text is None:
+        if any(WEIGHTS in value for name, value in metadata.items() if name != "about"):  # digests under a damaged key
+            raise PolyadicError(f"{path} is damaged: its header has no digests; copy it again")
         return tensors, metadata, None
     digests = parse_json(text.encode(), f"{path}, digests", dict[str, str])
     for part, expected in digests.items():

@@ -168,18 +168,18 @@ def lying_range(where: str) -> Plan:
     return answer(206, H5[100:], Content_Range=where, ETag='"1"', Content_Length=len(H5) - 100)
 
 
-RESUME, ANEW = "bytes=100-", None
+RESUME, AGAIN = "bytes=100-", None
 # bytes of an earlier attempt, how the server answers, what of the file is known, the ranges asked for
 PARTS: dict[str, tuple[bytes, list[Plan], dict[str, Any], list[str | None]]] = {
     "intact": (H5[:100], [serve(H5)], {}, [RESUME]),
     "the file changed": (b"\x89HDF" + bytes(96), [serve(H5, tag='"2"')], {}, [RESUME]),
-    "another range": (H5[:100], [lying_range("bytes 101-300007/300008"), serve(H5)], {}, [RESUME, ANEW]),
-    "no range": (H5[:100], [answer(206, H5[100:]), serve(H5)], {}, [RESUME, ANEW]),
-    "out of range": (H5[:100], [answer(416, Content_Range="bytes */50"), serve(H5)], {}, [RESUME, ANEW]),
+    "another range": (H5[:100], [lying_range("bytes 101-300007/300008"), serve(H5)], {}, [RESUME, AGAIN]),
+    "no range": (H5[:100], [answer(206, H5[100:]), serve(H5)], {}, [RESUME, AGAIN]),
+    "out of range": (H5[:100], [answer(416, Content_Range="bytes */50"), serve(H5)], {}, [RESUME, AGAIN]),
     "ranges ignored": (H5[:100], [answer(200, H5, Content_Length=len(H5))], {}, [RESUME]),
     "complete": (H5, [serve(H5)], {}, ["bytes=300008-"]),
     "complete, size known": (H5, [serve(H5)], {"size": len(H5)}, []),
-    "bad bytes": (bytes(100), [serve(H5)], {"sha256": DIGEST}, [RESUME, ANEW]),
+    "bad bytes": (bytes(100), [serve(H5)], {"sha256": DIGEST}, [RESUME, AGAIN]),
 }
 
 

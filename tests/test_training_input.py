@@ -176,7 +176,7 @@ def test_training_goes_on_without_log_and_curves_and_says_so_once(
             patch.setattr("polyadic.training.run._start_board", lambda *_: open("/dev/full", "wb"))  # noqa: SIM115
         else:
             patch.setattr(f"polyadic.training.run.{'_add_scalars' if place == 'board' else '_start_board'}", full)
-        with pytest.warns(PolyadicWarning, match="goes on without log and curves") as notes:
+        with pytest.warns(PolyadicWarning, match="continues without log and curves") as notes:
             model = train(EVIDENCE, stopped, resume=True)
     assert same(model.state_dict(), whole.model.state_dict())
     assert len([note for note in notes if "without log" in str(note.message)]) == 1
@@ -191,7 +191,7 @@ def test_a_log_that_cannot_grow_has_no_partial_line(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (log.path.stat().st_size + 20, hard))
     try:
-        with pytest.warns(PolyadicWarning, match="goes on without log"):
+        with pytest.warns(PolyadicWarning, match="continues without log"):
             log.write("step", 2, {"loss": 2.0}, stage="triplets")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

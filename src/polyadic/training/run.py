@@ -152,14 +152,14 @@ def only_one(folder: Path) -> AbstractContextManager[None]:
 class MetricLog:
     """Log metrics to JSONL, one timed entry per line, and to TensorBoard where it is installed (an extra).
 
-    If it cannot be written, training goes on.
+    If it cannot be written, training continues.
     """
 
     def __init__(self, folder: Path, checkpoint: Checkpoint) -> None:
         """Drop entries beyond the checkpoint: they will be written again."""
         self.path, self.size = folder / "log.jsonl", 0
         self.files: list[IO[bytes]] = []  # the log, and the curves if any; none: nothing is written
-        with self._goes_on():
+        with self._continuing():
             if self.path.exists():
                 lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
                 write_text(self.path, "".join(f"{line}\n" for line in lines if _is_before(line, checkpoint)))
@@ -175,7 +175,7 @@ class MetricLog:
         log, *boards = self.files
         entry = {"event": event, "total": total, **more, **numbers, "time": round(time.time(), 3)}
         group = f"{more['stage']}/held_out" if event == "epoch" else more["stage"]
-        with self._goes_on():
+        with self._continuing():
             log.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
             log.flush()
             for board in boards:
@@ -183,7 +183,7 @@ class MetricLog:
             self.size = log.tell()
 
     @contextmanager
-    def _goes_on(self) -> Iterator[None]:
+    def _continuing(self) -> Iterator[None]:
         """Warn once if the log cannot be written, e.g. on a full disk; write no more, and leave no partial line."""
         try:
             yield
@@ -191,8 +191,9 @@ class MetricLog:
             self.close()
             with suppress(OSError):
                 os.truncate(self.path, self.size)
-            text = f"cannot write to {error.filename or self.path.parent} ({error.strerror}): training goes on without"
-            warnings.warn(f"{text} log and curves", PolyadicWarning, stacklevel=3)
+            place = error.filename or self.path.parent
+            text = f"cannot write to {place} ({error.strerror}): training continues without log and curves"
+            warnings.warn(text, PolyadicWarning, stacklevel=3)
 
     def close(self) -> None:
         """Close both files; what cannot be written was reported."""

@@ -518,14 +518,13 @@ def _sorted(score: Tensor, flat: Tensor, top: int) -> tuple[Tensor, Tensor]:
 
 def _label_search(problem: RankingProblem, labels: Tensor) -> Search:
     """Search predicates of fixed labels: B x P scores, few enough to sort."""
-    cp, (S, P, O) = problem.cp, problem.cp.sizes
-    B = len(labels)
-    subject, object = labels[:, :1].expand(B, P), labels[:, 1:].expand(B, P)
-    triplet = torch.stack([subject, torch.arange(P, device=labels.device).expand(B, P), object], -1)  # [B, P, 3]
-    key = (triplet[..., 0] * P + triplet[..., 1]) * O + triplet[..., 2]
-    weights = problem.weights
-    score = cp.to(dtype=torch.float64).log_prob(triplet) + weights.at(key) + problem.log_pair[:, None]
-    flat = key + torch.arange(B, device=key.device)[:, None] * (S * P * O)
+    cp, (S, P, O) = problem.cp.to(dtype=torch.float64), problem.cp.sizes
+    pair, (subject, object) = torch.arange(len(labels), device=labels.device), labels.unbind(-1)
+    ends = cp.subject[pair, :, subject] + cp.object[pair, :, object]  # [B, R]
+    log_cp = (ends[..., None] + cp.predicate).logsumexp(1) - cp.log_z()[:, None]  # [B, P]
+    key = (subject[:, None] * P + torch.arange(P, device=labels.device)) * O + object[:, None]
+    score = log_cp + problem.weights.at(key) + problem.log_pair[:, None]
+    flat = key + pair[:, None] * (S * P * O)
 
     best, place = score.sort(dim=-1, descending=True, stable=True)
     index = flat.gather(-1, place)

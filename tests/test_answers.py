@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -290,3 +291,14 @@ def test_the_pretrained_model_answers_on_a_photo_without_boxes_one_or_many() -> 
     result = model.predict(photo(), crowd, top=50)
     statements = {(frozenset(r.pair), r.names[1]) for r in result}
     assert len(statements) == len(result)
+
+
+def test_the_docs_quote_the_information_of_the_pretrained_model() -> None:
+    text = " ".join((Path(__file__).parents[1] / "docs" / "predict.md").read_text().split())
+    quoted = re.findall(r"([a-z ]+) (-?\d\.\d)[,.]", text[text.index("nats): ") + len("nats):") :][:120])
+    model = RelationModel.pretrained()
+    assert model.prior is not None
+    assert len(quoted) == 7
+    for name, number in quoted:
+        at = model.vocabulary.predicates.index(name.strip())
+        assert float(model.prior.information[at]) == pytest.approx(float(number), abs=0.051)

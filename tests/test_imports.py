@@ -80,3 +80,16 @@ def test_the_distribution_needs_torch_alone() -> None:
     loaded = loaded_after("from polyadic import CPTensor, TripletPrior, rank_relations")
     assert "torch" in loaded
     assert not loaded & {"numba", "safetensors", "torchvision", "timm", "h5py"}
+
+
+def test_functions_take_few_positional_arguments_and_class_names_are_unique() -> None:
+    """Outside commands and kernels at most five positional arguments; no class name is defined twice."""
+    names: list[str] = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                names.append(node.name)
+            if isinstance(node, ast.FunctionDef) and "cli" not in path.parts and path.name != "kernel.py":
+                arguments = [x.arg for x in (*node.args.posonlyargs, *node.args.args) if x.arg not in ("self", "cls")]
+                assert len(arguments) <= 5, f"{path}: {node.name}"
+    assert [name for name in set(names) if names.count(name) > 1] == []

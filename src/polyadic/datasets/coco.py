@@ -26,7 +26,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1)]
 Corners = tuple[float, float, float, float]
 
 
-class ImageRecord(msgspec.Struct):
+class CocoPhoto(msgspec.Struct):
     """An image; both sides are null where the frame is unknown."""
 
     id: Id
@@ -39,7 +39,7 @@ class ImageRecord(msgspec.Struct):
         return None if self.width is None or self.height is None else (self.width, self.height)
 
 
-class BoxRecord(msgspec.Struct):
+class CocoBox(msgspec.Struct):
     """A box, [x, y, width, height]."""
 
     id: Id
@@ -61,7 +61,7 @@ class ClassRecord(msgspec.Struct):
     name: Name
 
 
-class RelationRecord(msgspec.Struct):
+class CocoRelation(msgspec.Struct):
     """A relation; subject and object are boxes."""
 
     id: Id
@@ -72,11 +72,11 @@ class RelationRecord(msgspec.Struct):
 
 
 LISTS: dict[str, Any] = {
-    "images": ImageRecord,
-    "annotations": BoxRecord,
+    "images": CocoPhoto,
+    "annotations": CocoBox,
     "categories": ClassRecord,
     "rel_categories": ClassRecord,
-    "rel_annotations": RelationRecord,
+    "rel_annotations": CocoRelation,
 }
 
 
@@ -202,7 +202,7 @@ class _Reader:
         for at, record, value in _records(self.data, "images", self.file, self.report):
             if (record.width is None) != (record.height is None):
                 at.add("no frame size", "width, height", f"one is missing: {record.width} and {record.height}")
-            extra = {key: value[key] for key in value if key not in ImageRecord.__struct_fields__}
+            extra = {key: value[key] for key in value if key not in CocoPhoto.__struct_fields__}
             self.drafts[record.id] = _Draft(record.file_name, record.size, extra)
 
     def read_boxes(self) -> None:

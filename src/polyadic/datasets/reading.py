@@ -35,7 +35,7 @@ class FrameRecord(msgspec.Struct):
         return self.width, self.height
 
 
-class ImageRecord(FrameRecord):
+class ImageData(FrameRecord):
     """A record of Visual Genome's `image_data.json`."""
 
     image_id: int

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from polyadic.datasets.reading import ImageFolders, ImageRecord, Location, Report, open_h5, read_array, read_json
+from polyadic.datasets.reading import ImageData, ImageFolders, Location, Report, open_h5, read_array, read_json
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -45,7 +45,7 @@ def read(root: Path, split: str, report: Report, *, exact: bool = False) -> Data
     scenes: dict[int, Scene] = {}
     for row in np.flatnonzero(fields["split"] == SPLITS[split]).tolist():
         at = report.at(IMAGE_DATA, f"record {row}")
-        record = at.parse(records[row], ImageRecord)
+        record = at.parse(records[row], ImageData)
         if record is None:
             continue
         if record.image_id in scenes:

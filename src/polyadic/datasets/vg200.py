@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from polyadic.datasets.reading import (
+    ImageData,
     ImageFolders,
-    ImageRecord,
     RelatedBoxes,
     Report,
     open_h5,
@@ -52,7 +52,7 @@ def read(root: Path, split: str, report: Report) -> Dataset:
             picture = pictures.path(f"{name}.jpg")
             size = report.at(picture, name).picture_size(picture)
             if not picture.exists() and name in records:
-                record = report.at(IMAGE_DATA, f"image {name}").parse(records[name], ImageRecord)
+                record = report.at(IMAGE_DATA, f"image {name}").parse(records[name], ImageData)
                 size = None if record is None else record.size
             boxes = RelatedBoxes(vocabulary, size, FIELDS, start=1)
             rows = zip(*(table.tolist() for table in tables), strict=True)

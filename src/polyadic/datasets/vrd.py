@@ -34,7 +34,7 @@ class ObjectRecord(msgspec.Struct):
         return x1, y1, x2, y2
 
 
-class RelationRecord(msgspec.Struct):
+class VrdRelation(msgspec.Struct):
     """A relation of an image."""
 
     subject: ObjectRecord
@@ -66,7 +66,7 @@ def read(root: Path, split: str, report: Report) -> Dataset:
         boxes = RelatedBoxes(vocabulary, size, FIELDS)
         for number, relation in enumerate(relations):
             at = report.at(file, f"{name}, relation {number}")
-            r = at.parse(relation, RelationRecord)
+            r = at.parse(relation, VrdRelation)
             if r is not None:
                 boxes.add(at, r.subject.category, r.subject.corners, r.predicate, r.object.category, r.object.corners)
         scenes.append(boxes.scene(name, image, **({} if key in (name, None) else {"metadata_name": key})))

@@ -254,16 +254,18 @@ def rank_relations(
             repeat = torch.zeros_like(score)
         else:
             score, flat, repeat = deduplicate(search, dedup, triplets_per_pair, caps, top)
-        return _ranking(problem.cp, (score, flat, repeat), selected, boxes, prepared, vocabulary, home)
+        entries = score, flat, repeat
+        ranking = _ranking(problem.cp, entries, prepared, selected=selected, boxes=boxes, device=home)
+        return replace(ranking, vocabulary=vocabulary)
 
 
 def _ranking(
     cp: CPTensor,
     entries: tuple[Tensor, Tensor, Tensor],
+    prepared: _Prepared,
+    *,
     selected: NDArray[np.float64],
     boxes: NDArray[np.float64],
-    prepared: _Prepared,
-    vocabulary: Vocabulary | None,
     device: torch.device,
 ) -> Ranking:
     """Look up the terms of the log-scores, flat indices and penalties that were found."""
@@ -276,7 +278,7 @@ def _ranking(
     log_cp, log_prior, log_selected, log_boxes = terms
     if least < -1e6:  # the difference would lose the digits of ψ_c
         log_cp = _log_cp(cp, pair.to(cp.device), triplet.to(cp.device)).cpu()
-    ranking = Ranking(pair, triplet, score, log_cp, log_prior, log_selected, log_boxes, repeat, vocabulary)
+    ranking = Ranking(pair, triplet, score, log_cp, log_prior, log_selected, log_boxes, repeat)
     if device.type == "cpu":
         return ranking
     return ranking.map(lambda x: (x.float() if device.type == "mps" and x.is_floating_point() else x).to(device))

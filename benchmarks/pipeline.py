@@ -29,7 +29,7 @@ import polyadic.model.relation_model
 from polyadic import Config, RelationModel, TripletPrior, Vocabulary
 from polyadic.config import DETECTOR_PRESETS, PRESETS
 from polyadic.datasets.toy.world import World
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.model.heads import TripletHead
 from polyadic.model.scoring import ScoredPairs
 from polyadic.structures.images import open_photo

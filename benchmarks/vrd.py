@@ -47,7 +47,8 @@ def learning(run: OpenRun, examples: list[Example], inputs: list[PairInputs]) ->
     """Seconds per image: the median over batches."""
     model = run.model.train()
     parameters = [*model.features.parameters(), *model.head.parameters()]
-    optimiser = make_optimiser(StageConfig(optimiser="adamw", rate=1e-9), parameters)  # the model stays as it is
+    still = StageConfig(optimiser="adamw", rate=1e-9)  # the model stays as it is
+    optimiser = make_optimiser(still, [{"params": parameters, "factor": 1.0}])
     times = []
     for at in range(0, len(inputs) - BATCH + 1, BATCH):
         start = clock()

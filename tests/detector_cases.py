@@ -12,7 +12,7 @@ from torch import Tensor
 
 from polyadic.config import DETECTOR_PRESETS, DetectorConfig
 from polyadic.datasets.toy.world import World
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import Vocabulary
 

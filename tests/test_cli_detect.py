@@ -13,7 +13,7 @@ from training_cases import Spy, watched
 from polyadic.config import DETECTOR_PRESETS, load_detector_config
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.experiments.proposals import detect_split
 from polyadic.io.records import read_detections
 from polyadic.progress import Interrupted, request_stop

@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from polyadic.config import DETECTOR_PRESETS
-from polyadic.detectors.faster_rcnn import Detector, SmallBackbone, build_network, choose, find_boxes, prevailing_colour
+from polyadic.detectors.detector import Detector
+from polyadic.detectors.faster_rcnn import SmallBackbone, build_network, choose, find_boxes, prevailing_colour
 from polyadic.detectors.weights import load_weights
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo
@@ -156,12 +157,14 @@ def test_every_network_learns_and_detects(network: str) -> None:
     pictures = [torch.randint(0, 256, (3, 64, 80), dtype=torch.uint8) for _ in range(2)]
     boxes = [torch.tensor([[5.0, 5, 40, 50], [30, 20, 70, 60]]), torch.zeros(0, 4)]  # the second has none
     detector.train()
-    losses = detector.losses(pictures, boxes, [torch.tensor([3, 0]), torch.zeros(0, dtype=torch.long)])
+    weights, parts = [torch.ones(2), torch.ones(0)], [torch.zeros(0, 2, dtype=torch.long)] * 2
+    labels = [torch.tensor([3, 0]), torch.zeros(0, dtype=torch.long)]
+    losses = detector.losses(pictures, boxes, labels, weights, parts)
     assert len(losses) == 4
     torch.stack(list(losses.values())).sum().backward()
-    assert all(p.grad is not None for p in detector.network.rpn.parameters())
-    predictor: Any = detector.network.roi_heads.box_predictor
-    assert predictor.cls_score.out_features == 5
+    made: Any = detector.network
+    assert all(p.grad is not None for p in made.rpn.parameters())
+    assert made.roi_heads.box_predictor.cls_score.out_features == 5
     found = detector(photo())
     assert 0 < len(found) <= 7
     assert found.distribution is not None

@@ -17,13 +17,13 @@ from vrd_files import RIDER, TRAIN, relation, write_vrd
 from polyadic.config import DetectorConfig
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World, write
-from polyadic.detectors.faster_rcnn import Detector, to_pixels
+from polyadic.detectors.detector import Detector, to_pixels
 from polyadic.evaluation.average_precision import average_precision
 from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.images import Photo
 from polyadic.training import loop
 from polyadic.training.detector import train_detector
-from polyadic.training.proposals import DetectorExamples, load_boxes, mirror
+from polyadic.training.proposals import BoxData, DetectorExamples, load_boxes, mirror
 
 PLACES = (
     "detector 1/2, step 2",
@@ -102,7 +102,9 @@ def test_a_detector_overfits_one_image() -> None:
     optimiser = torch.optim.AdamW(detector.parameters(), 2e-3)
     detector.train()
     for _ in range(100):
-        loss = torch.stack(list(detector.losses([to_pixels(shown)], [boxes], [labels]).values())).sum()
+        weights, parts = torch.ones(len(labels)), torch.zeros(0, 2, dtype=torch.long)
+        losses = detector.losses([to_pixels(shown)], [boxes], [labels], [weights], [parts])
+        loss = torch.stack(list(losses.values())).sum()
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(detector.parameters(), 20.0)
@@ -132,8 +134,9 @@ def test_half_of_the_pictures_are_mirrored_by_seed_epoch_and_name_alone() -> Non
     scenes = World(40, 0).dataset("train").scenes
     mirrored = {}
     for seed, epoch in ((0, 0), (0, 1), (5, 0)):
-        pictures = DetectorExamples(scenes, seed, epoch)
-        again = DetectorExamples(scenes[::-1], seed, epoch)
+        config = tiny(seed=seed)
+        pictures = DetectorExamples(BoxData(scenes, (), VOCABULARY, ()), config, epoch)
+        again = DetectorExamples(BoxData(scenes[::-1], (), VOCABULARY, ()), config, epoch)
         plain = [torch.from_numpy(scene.boxes).float() for scene in scenes]
         mirrored[seed, epoch] = [not torch.equal(pictures[at].boxes, plain[at]) for at in range(40)]
         assert all(torch.equal(pictures[at].picture, again[39 - at].picture) for at in range(40))
@@ -178,7 +181,7 @@ def test_unusable_boxes_are_dropped_with_a_note(tmp_path: Path) -> None:
 @leaves_the_frame
 def test_boxes_are_scaled_to_an_image_of_another_size(tmp_path: Path) -> None:
     data = load_boxes(vrd(tmp_path))
-    shown = DetectorExamples(data.fit, 0, 0)[0]
+    shown = DetectorExamples(data, DetectorConfig(), 0)[0]
     assert shown.picture.shape == (3, 50, 50)  # annotated on 100 x 100
     left, top, right, bottom = (data.fit[0].boxes / 2).T
     turned = np.stack([50 - right, top, 50 - left, bottom], 1)

@@ -74,7 +74,7 @@ def test_a_config_file_is_read_with_every_key_it_has(command: Command) -> None:
     config = load_config("config.toml")
     assert config == load_config("run/config.json") == load_config("stopped/config.json")
     assert config == load_config("run/model/config.json")
-    assert (config.sources, config.data.dataset, config.data.simulate) == (("evidence",), "toy", "detections.jsonl")
+    assert (config.sources, config.data.dataset, config.data.simulate) == (("evidence",), "toy", ("detections.jsonl",))
     assert (config.world.train, config.head.rank, config.head.context, config.selector.nulls) == (24, 2, True, 2.0)
     assert (config.proposals.optimiser, config.proposals.rate, config.ranking.repeat) == ("adamw", 1e-2, 0.5)
     assert load_config("pixels/config.json").pixels.crops == 32

@@ -18,7 +18,7 @@ from model_cases import ALL_BOXES, EXPONENTS, NAMES, SOURCES, detections, entrie
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.draw.render import render_svg
 from polyadic.model import backbone, box_prior, relation_model
 from polyadic.model import scoring as predicting

@@ -426,7 +426,7 @@ def test_boxes_of_the_training_images_are_simulated_where_they_are_not_given(net
     shown = networks("reproduce", "table1", "vrd-boxes", "--data", root, "--seeds", "1", "--out", tmp_path / "out")
     assert shown.code == 0, shown.err
     config = run_config(tmp_path / "out" / "seed-0")
-    assert Path(config.data.simulate) == (root / "lu2016" / "objectDetRCNN.mat").resolve()
+    assert Path(config.data.simulate[0]) == (root / "lu2016" / "objectDetRCNN.mat").resolve()
     assert config.proposals.epochs == 1
     assert "free k = " in shown.err
 

@@ -67,7 +67,7 @@ def test_one_cycle_rises_for_a_tenth_to_the_rate_and_falls_to_nearly_nothing(tot
 )
 def test_optimisers_by_name(name: Any, kind: type[torch.optim.Optimizer]) -> None:
     stage = StageConfig(optimiser=name, rate=0.03, momentum=0.7, decay=0.2)
-    made = loop.make_optimiser(stage, [nn.Parameter(torch.zeros(2))])
+    made = loop.make_optimiser(stage, [{"params": [nn.Parameter(torch.zeros(2))], "factor": 1.0}])
     assert type(made) is kind
     (group,) = made.param_groups
     assert (group["lr"], group["weight_decay"]) == (0.03, 0.2)

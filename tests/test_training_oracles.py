@@ -113,7 +113,7 @@ def test_the_prior_counts_the_triplets_of_fit_alone_under_its_smoothing(tmp_path
 
 
 def test_the_noise_is_fitted_to_the_annotations_of_fit(proposals: str) -> None:
-    noise: Any = load_training(tiny(**{"data.simulate": proposals})).noise
+    noise: Any = load_training(tiny(**{"data.simulate": proposals})).noise[0]
     whole, found = World(24, 6).dataset("train"), noise.to_arrays()
     expected, other = (DetectionNoise.fit(detect(whole), each).to_arrays() for each in (halves()[0], whole))
     for name, array in expected.items():
@@ -380,8 +380,8 @@ def test_k_for_detections_is_chosen_on_held_out_detections(asked: Any, learned: 
     runs.evaluate_run(simulating, [LU], detections=of_test)
     (_, *found), (_, *simulated) = asked
     assert found[0] == simulated[0] == names_of(held)
-    assert (found[1].detections, found[1].noise) == (both, None)
-    assert simulated[1].noise is not None
+    assert (found[1].detections, found[1].noise) == (both, ())
+    assert simulated[1].noise
 
 
 def test_each_step_has_its_chance_and_each_epoch_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

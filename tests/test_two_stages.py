@@ -23,7 +23,7 @@ from polyadic.config import DETECTOR_PRESETS, PRESETS
 from polyadic.config.schema import Config
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.evaluation.compare import Comparison
 from polyadic.evaluation.protocol import Recall, get_protocol
 from polyadic.experiments.results import comparison_rows

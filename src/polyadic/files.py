@@ -298,14 +298,19 @@ def move_model(model: nn.Module, device: torch.device, folder: Path) -> None:
 
 
 _FOLDERS = (("data", "root"), ("cache", "folder"))
-_FILES = (("data", "detections"), ("data", "detector"), ("data", "simulate"), ("pixels", "weights"))
+_FILES = (
+    *(("data", name) for name in ("detections", "detector", "simulate", "teachers")),
+    ("pixels", "weights"),
+)
 
 
 def hide_paths(config: dict[str, Any]) -> None:
     """Remove this machine's folders from a config; of a file only its name is kept."""
     for section, name in (*_FOLDERS, *_FILES):
-        if name in config.get(section, {}):
-            config[section][name] = "" if (section, name) in _FOLDERS else Path(config[section][name]).name
+        value = config.get(section, {}).get(name)
+        if value is not None:
+            short = [Path(file).name for file in value] if isinstance(value, list) else Path(value).name
+            config[section][name] = "" if (section, name) in _FOLDERS else short
     if "weights" in config:
         config["weights"] = Path(config["weights"]).name
 

@@ -60,7 +60,7 @@ def command(
     from polyadic.training import train
 
     start = time.monotonic()
-    sources = (name, config.data.root, config.data.detections, config.data.detector, config.data.simulate)
+    sources = (name, config.data.root, config.data.detections, config.data.detector, *config.data.simulate)
     inputs = (*sources, config.pixels.weights)
     with replacing(out.expanduser(), overwrite, inputs), long_job(f"polyadic train --resume --out {out}"):
         train(config, out, resume=resume)

@@ -32,8 +32,10 @@ class DataConfig:
     pictures: Literal["required", "present"] = _ours("required", "present: skip training images without a file")
     detections: str = _ours("", "a file of proposals of the training images, for the stage [proposals]")
     detector: str = _ours("", "a run of `polyadic detect train`: computes those proposals and is saved with the model")
-    simulate: str = _ours(
-        "", "a file of a detector's boxes on any images: train on simulated detections with the same statistics"
+    simulate: tuple[str, ...] = _ours(
+        (),
+        "files of detectors' boxes on any images: train on simulated detections with the same statistics; the first "
+        "stands in for data.detections where an image has none, the others are added to every image",
     )
     one_predicate: bool = _ours(False, "draw one predicate per ordered pair in each epoch; the field's VG150 training")
     overlapping: bool = _ours(False, "skip training relations of boxes that do not overlap; the field's VG150 training")
@@ -72,6 +74,7 @@ class EvidenceConfig:
 
     embedding: Count = _ours(96, "size of a label embedding")
     geometry: Count = _ours(128, "size of the pair's geometry feature")
+    names: CountOrZero = _ours(0, "size of the feature of P(class | box) by a detector that gives it; 0: unused")
 
 
 @dataclass(frozen=True)
@@ -227,6 +230,11 @@ class DetectorDataConfig:
     dataset: Literal["vrd", "vg150", "vg200", "coco", "toy"] = _ours("vrd", "coco is own data, toy the drawn world")
     root: str = _ours("", "the folder that holds it; toy needs none")
     pictures: Literal["required", "present"] = _ours("required", "present: skip images without a file")
+    teachers: str = _ours("", "a file of other detectors' boxes on the training images, learned beside the annotations")
+    teacher_score: UnitInterval = _ours(0.3, "least score of such a box")
+    teacher_weight: UnitInterval = _ours(0.6, "its weight in the loss; an annotator's box has 1")
+    folds: CountOrZero = _ours(0, "leave out every n-th training image, for detections of unseen ones; 0: none")
+    fold: CountOrZero = _ours(0, "which of the folds is left out")
 
 
 @dataclass(frozen=True)
@@ -254,8 +262,14 @@ class DetectorStageConfig(StageConfig):
 class DetectorConfig(Settings):
     """Settings of a run of a detector."""
 
-    network: Literal["vgg16", "resnet50-fpn", "mobilenetv3-fpn", "small"] = _paper("vgg16", "VGG16")
-    weights: str = _ours("torchvision", "torchvision: pretrained; random; a .safetensors or .pth file")
+    network: Literal["vgg16", "resnet50-fpn", "mobilenetv3-fpn", "yolox-nano", "small"] = _paper("vgg16", "VGG16")
+    weights: str = _ours(
+        "torchvision", "torchvision: pretrained; random; a file (.safetensors, .pth; yolox-nano: .onnx)"
+    )
+    whole: str = _ours("", "yolox-nano: an object inside whose boxes parts are looked for; empty: none")
+    parts: tuple[str, ...] = _ours((), "yolox-nano: the objects that are parts of it")
+    pretrained_rate: UnitInterval = _ours(0.15, "yolox-nano: factor of the learning rate of layers from COCO's weights")
+    zoom: Annotated[float, Meta(ge=1)] = _ours(1.0, "yolox-nano: largest random enlargement or reduction in training")
     side: Annotated[int, Meta(ge=32)] = _ours(600, "shorter side of the network input, pixels")
     longest: Annotated[int, Meta(ge=32)] = _ours(1000, "at most, for the longer side")
     nms: UnitInterval = _paper(0.7, "IoU above which the lower-scoring of two boxes of any label is dropped")

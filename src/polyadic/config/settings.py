@@ -70,14 +70,14 @@ class Settings:
                 raise PolyadicError(_unknown(self, name))
             section = getattr(self, name)
             if not is_dataclass(section):
-                merged[name] = value
+                merged[name] = _listed(value, section)
             elif not isinstance(value, Mapping):
                 raise PolyadicError(f"{name} is a section, got {value!r}")
             else:
                 for inner in value:
                     if inner not in _names(section):
                         raise PolyadicError(_unknown(self, f"{name}.{inner}"))
-                merged[name] |= value
+                merged[name] |= {inner: _listed(given, getattr(section, inner)) for inner, given in value.items()}
         changed: C = _convert(merged, type(self))
         return changed
 
@@ -132,6 +132,11 @@ def difference(a: Settings, b: Settings, ignore: tuple[str, ...] = ()) -> list[s
     """List the keys whose values differ, except those that start with one of `ignore`."""
     other = dict(leaves(b))
     return [key for key, value in leaves(a) if value != other[key] and not key.startswith(ignore)]
+
+
+def _listed(value: Any, present: Any) -> Any:
+    """Read text in place of a list as a list of one, and empty text as none."""
+    return ([value] if value else []) if isinstance(value, str) and isinstance(present, tuple) else value
 
 
 def _names(owner: Any) -> list[str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from polyadic.detectors.coco import CocoDetector
-    from polyadic.detectors.faster_rcnn import Detector
+    from polyadic.detectors.detector import Detector
     from polyadic.detectors.onnx import OnnxDetector
     from polyadic.structures.labels import NameMapping, UnknownPolicy
     from polyadic.structures.vocabulary import Vocabulary
@@ -48,6 +48,6 @@ def load_detector(
         from polyadic.detectors.onnx import OnnxDetector
 
         return OnnxDetector(source, vocabulary, names=names, mapping=mapping, unknown=unknown)
-    from polyadic.detectors.faster_rcnn import Detector
+    from polyadic.detectors.detector import Detector
 
     return Detector.load(Path(source).expanduser(), device, vocabulary)

@@ -15,7 +15,7 @@ import torch
 
 from polyadic.config import DETECTOR_PRESETS
 from polyadic.detectors import COCO_NETWORKS
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.detectors.weights import pretrained
 from polyadic.pretrained import synonyms
 from polyadic.structures.detections import Detections

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from polyadic.config import DetectorConfig, load_detector_config
+from polyadic.config import DetectorConfig
 from polyadic.detectors.weights import load_weights
-from polyadic.files import fill_model, find_model, move_model, read_vocabulary, read_weights, write_about, write_weights
-from polyadic.structures.detections import Detections
-from polyadic.structures.images import Photo, open_photo
-from polyadic.structures.scenes import scale_boxes
-from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+from polyadic.structures.vocabulary import PolyadicError
 
 try:
     from torchvision.models import vgg16
@@ -36,7 +28,6 @@ except (RuntimeError, ImportError, AttributeError) as error:  # built for anothe
         f"torch {torch.__version__} and the installed torchvision do not fit ({error}); {fit}"
     ) from error
 
-FORMAT = "polyadic.Detector/1"
 _LEAST_SIDE = 1e-2  # pixels; torchvision's
 
 
@@ -202,122 +193,3 @@ def _trainable(config: DetectorConfig, layers: int) -> dict[str, Any]:
     if config.weights == "random":
         return {"norm_layer": nn.BatchNorm2d, "trainable_layers": layers}
     return {"norm_layer": FrozenBatchNorm2d, "trainable_layers": 3}
-
-
-def _per_pass(device: torch.device, pixels: float) -> int:
-    """How many images of so many pixels to pass together: on a CPU large ones are faster one by one."""
-    return max(1, int(2**18 / max(pixels, 1))) if device.type == "cpu" else 1 << 30
-
-
-class Detector(nn.Module):
-    """A Faster R-CNN whose labels are the vocabulary's objects."""
-
-    def __init__(self, config: DetectorConfig, vocabulary: Vocabulary, *, fetch: bool = True) -> None:
-        """`fetch`: get the weights that the config names; False where they will be loaded."""
-        super().__init__()
-        self.config, self.vocabulary = config, vocabulary
-        self.network = build_network(config, len(vocabulary.objects), fetch)
-
-    @property
-    def device(self) -> torch.device:
-        first: Tensor = next(self.network.parameters())
-        return first.device
-
-    @contextmanager
-    def _precision(self) -> Iterator[None]:
-        kind: torch.dtype = getattr(torch, self.config.precision)
-        with torch.autocast(self.device.type, kind, enabled=kind != torch.float32):
-            yield
-
-    def forward(self, photo: Any) -> Detections:
-        """Detect in one photo: a path, a PIL image, an array, a tensor or a `Photo`."""
-        return self.detect([photo])[0]
-
-    @torch.no_grad()
-    def detect(self, photos: Sequence[Any], batch: int = 8) -> list[Detections]:
-        """Detect in each photo, in its pixels.
-
-        At most `batch` photos of one size run together: none is padded, so each gets the result that it would get
-        alone. On a CPU large photos run one by one, which is faster.
-        """
-        if batch < 1:
-            raise PolyadicError(f"Detector: batch must be at least 1, got {batch}")
-        batch = min(batch, _per_pass(self.device, self.config.side * self.config.longest))
-        was = self.training
-        self.eval()
-        try:
-            detections: list[Detections] = []
-            for at in range(0, len(photos), batch):
-                detections += self._detect([open_photo(photo) for photo in photos[at : at + batch]])
-            return detections
-        finally:
-            self.train(was)
-
-    def _detect(self, photos: list[Photo]) -> list[Detections]:
-        groups: dict[tuple[int, int], list[int]] = {}
-        for at, photo in enumerate(photos):
-            groups.setdefault(photo.image.size, []).append(at)
-        detections: dict[int, Detections] = {}
-        config = self.config
-        for members in groups.values():
-            pictures = [to_pixels(photos[at]).to(self.device).float() / 255 for at in members]
-            with self._precision():
-                boxes = find_boxes(self.network, pictures, config.nms, config.score, config.most)
-            detections |= {at: _detections(photos[at], result) for at, result in zip(members, boxes, strict=True)}
-        return [detections[at] for at in range(len(photos))]
-
-    def losses(
-        self,
-        pictures: list[UInt8[Tensor, "3 _ _"]],
-        boxes: list[Float[Tensor, "_ 4"]],
-        labels: list[Int[Tensor, " _"]],
-    ) -> dict[str, Tensor]:
-        """Compute losses of proposals (objectness, box) and regions (class, box); boxes in pixels of their image."""
-        targets = [
-            {"boxes": corners.to(self.device), "labels": classes.to(self.device) + 1}  # 0 is the background
-            for corners, classes in zip(boxes, labels, strict=True)
-        ]
-        with self._precision():
-            losses: dict[str, Tensor] = self.network([x.to(self.device).float() / 255 for x in pictures], targets)
-        return losses
-
-    def save(self, folder: str | Path, **about: Any) -> None:
-        """Save weights, config, vocabulary and versions in one folder."""
-        from safetensors import SafetensorError
-
-        folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_about(folder, self.config.to_json(), self.vocabulary)
-            write_weights(folder, self.network.state_dict(), {"format": FORMAT, "about": json.dumps(about)})
-        except (OSError, SafetensorError) as error:
-            raise PolyadicError(f"cannot write the detector to {folder}: {error}") from error
-
-    @classmethod
-    def load(
-        cls, folder: str | Path, device: str | torch.device = "cpu", vocabulary: Vocabulary | None = None
-    ) -> Detector:
-        """Load a saved detector, or the best one of a run. A `vocabulary` given here must be the saved one."""
-        folder = find_model(Path(folder), "`polyadic detect train` and Detector.save")
-        weights, _, _ = read_weights(folder, FORMAT)
-        names = read_vocabulary(folder, vocabulary)
-        detector = cls(load_detector_config(folder / "config.json"), names, fetch=False)
-        fill_model(detector.network, weights, folder)
-        move_model(detector, torch.device(device), folder)
-        return detector.eval()
-
-
-def to_pixels(photo: Photo) -> UInt8[Tensor, "3 H W"]:
-    return torch.from_numpy(np.array(photo.image)).permute(2, 0, 1).contiguous()
-
-
-def _detections(photo: Photo, result: ImageBoxes) -> Detections:
-    boxes = scale_boxes(result.boxes.cpu().double().numpy(), photo.image.size, photo.size)
-    return Detections(
-        photo.name,
-        boxes,
-        result.labels.cpu().numpy(),
-        result.scores.cpu().double().numpy(),
-        photo.size,
-        distribution=result.distribution.cpu().numpy(),
-    )

@@ -66,7 +66,7 @@ class OnnxDetector:
         grey = self._run(np.full((1, 3, *self.size), GREY, np.float32))
         self._decoded = is_decoded(grey, self.size)
         table = synonyms(vocabulary) if mapping is None else mapping
-        self.label_map = LabelMap.match(_names(names, self.path, grey.shape[1] - 5), vocabulary, table)
+        self.label_map = LabelMap.match(read_names(names, self.path, grey.shape[1] - 5), vocabulary, table)
         self.dropped: Counter[str] = Counter()
 
     def __call__(self, photo: Any) -> Detections:
@@ -196,7 +196,7 @@ def _input(session: Any, file: str) -> tuple[str, tuple[int, int]]:
     return given[0].name, (sides[0], sides[1])
 
 
-def _names(given: Any, path: Path, classes: int) -> Sequence[str] | Mapping[int, str]:
+def read_names(given: Any, path: Path, classes: int) -> Sequence[str] | Mapping[int, str]:
     """Read the class names: given, or one per line of a file."""
     if given is None:
         beside = sorted(path.parent.glob("*.names"))

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from polyadic.structures.vocabulary import PolyadicError
+from polyadic.pretrained import synonyms
+from polyadic.structures.labels import LabelMap
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
     from torchvision.models.detection import FasterRCNN
@@ -43,6 +45,14 @@ def load_weights(network: FasterRCNN, name: str, source: str) -> None:
             "Faster R-CNN, or the classifier of its backbone"
         )
     network.load_state_dict(usable, strict=False)
+
+
+def class_names(path: Path, classes: int, vocabulary: Vocabulary) -> list[int]:
+    """Map the classes of an `.onnx` file, named in a `.names` file beside it, to the vocabulary's objects; -1: none."""
+    from polyadic.detectors.onnx import read_names
+
+    label_map = LabelMap.match(read_names(None, path, classes), vocabulary, synonyms(vocabulary))
+    return [max(label_map.targets[name], -1) for name in label_map.names.values()]
 
 
 def _vgg16_place(key: str) -> str:

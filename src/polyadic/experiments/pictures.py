@@ -14,7 +14,7 @@ from jaxtyping import Bool
 from PIL.Image import Image
 
 from polyadic.boxes import box_iou
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.draw import contact_sheet, plan_column, plan_drawing, save_picture, side_by_side
 from polyadic.draw.panels import Drawn
 from polyadic.draw.render import render_png

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from polyadic.config import DetectorConfig
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.evaluation.average_precision import average_precision
 from polyadic.evaluation.ceiling import Ceiling
 from polyadic.evaluation.protocol import get_protocol

@@ -15,7 +15,7 @@ import torch
 from polyadic.config import DetectorConfig
 from polyadic.config.schema import Config
 from polyadic.datasets import format_of
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.compare import Comparison, compare
 from polyadic.evaluation.misses import Misses
@@ -401,7 +401,7 @@ def _validation_images(
 def training_boxes(config: Config) -> BoxSource:
     """Load the detections that a run was trained on, or their simulation."""
     data = load_training(config)
-    return BoxSource(data.detections, None if data.detections is not None else data.noise)
+    return BoxSource(data.detections, data.noise)
 
 
 def _training_split(run: OpenRun) -> tuple[Dataset | None, list[str]]:

@@ -261,7 +261,7 @@ class _Experiment:
         """Score these models on their images and boxes, cached in a file."""
         source = source or BoxSource(self.boxes)
         parts = [repr(asked), *(source.detections or {}).values()]
-        parts += [part for item in (source.noise.to_arrays() if source.noise else {}).items() for part in item]
+        parts += [part for noise in source.noise for item in noise.to_arrays().items() for part in item]
         parts += [part for group in groups for part in (group.data.split, *group.data, *group.models)]
         path = self.out / "scores" / f"{name}.json"
         return cached_rows(path, parts, lambda: score(groups, source, asked, fit=fit, seed=seed, seen=self.seen))

@@ -127,7 +127,8 @@ class EvidenceFeature(nn.Module):
         for name, columns in (("box_scale", _BOX_COLUMNS), ("pair_scale", _PAIR_COLUMNS)):
             self.register_buffer(name, torch.tensor(columns).T.contiguous(), persistent=False)  # [2, columns]
         self.geometry = nn.Sequential(nn.Linear(PAIR, evidence.geometry), nn.ReLU())
-        self.box = evidence.embedding + 24 + BOX
+        self.names = nn.Sequential(nn.Linear(classes, evidence.names), nn.ReLU()) if evidence.names else None
+        self.box = evidence.embedding + 24 + BOX + evidence.names
         self.pair = 2 * self.box + evidence.geometry
 
     def forward(
@@ -136,14 +137,30 @@ class EvidenceFeature(nn.Module):
         box_evidence: Float[Tensor, "N 11"],
         pair_evidence: Float[Tensor, "B 30"],
         pairs: Int[Tensor, "B 2"],
+        names: Float[Tensor, "N C"] | None = None,
     ) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:
         label, rival = labels.unbind(-1)  # -1: unknown, none
-        rest = torch.cat([self.rival(rival + 1), (box_evidence - self.box_scale[0]) / self.box_scale[1]], -1)
+        parts = [self.rival(rival + 1), (box_evidence - self.box_scale[0]) / self.box_scale[1]]
+        if self.names is not None:
+            assert names is not None, "`box_inputs` fills them in"
+            parts.append(self.names(names / _NAMES_SCALE))
+        rest = torch.cat(parts, -1)
         subject, object = (torch.cat([_embed(table, label), rest], -1) for table in (self.subject, self.object))
         s, o = pairs.unbind(-1)
         geometry = self.geometry((pair_evidence - self.pair_scale[0]) / self.pair_scale[1])
         pair = torch.cat([subject[s], object[o], geometry], -1)
         return subject, object, pair
+
+
+_LEAST_NAME = 1e-3  # a smaller P(class | box) counts as this
+_NAMES_SCALE = 3.0
+
+
+def name_evidence(names: Float[np.ndarray, "N C"] | None, n: int, classes: int) -> Float[Tensor, "N C"]:
+    """Compute log P(class | box), at least log 0.001, minus that floor: an unknown distribution is all zeros."""
+    if names is None:
+        return torch.zeros(n, classes)
+    return (torch.from_numpy(names).float() / _LEAST_NAME + 1).log()
 
 
 def _embed(table: nn.Embedding, labels: Int[Tensor, " N"]) -> Float[Tensor, "N D"]:
@@ -223,6 +240,7 @@ class PairInputs:
     labels: Int[Tensor, "N 2"] | None = None  # evidence: the label and its rival, -1 for none
     box_evidence: Float[Tensor, "N 11"] | None = None
     pair_evidence: Float[Tensor, "B 30"] | None = None
+    names: Float[Tensor, "N C"] | None = None  # evidence of `name_evidence`
     context: Float[Tensor, "B 39"] | None = None  # geometry of the pair among all boxes of its image
     log_labels: Float[Tensor, "N X"] | None = None  # label distributions refined by the other boxes of the image
 
@@ -316,7 +334,7 @@ class PairFeatures(nn.Module):
             if self.places is not None:
                 pair.append(self.places(pair_geometry(x.boxes[s], x.boxes[o], x.frames[s])))
         if self.evidence is not None:
-            described = self.evidence(x.labels, x.box_evidence, x.pair_evidence, x.pairs)
+            described = self.evidence(x.labels, x.box_evidence, x.pair_evidence, x.pairs, x.names)
             for columns, feature in zip((subject, object, pair), described, strict=True):
                 columns.append(feature)
         return torch.cat(subject, -1), torch.cat(object, -1), torch.cat(pair, -1)
@@ -394,9 +412,14 @@ def box_inputs(
     sources: Sequence[str],
     labels: Int[np.ndarray, " N"] | None = None,
     scores: Float[np.ndarray, " N"] | None = None,
+    names: Float[np.ndarray, "N C"] | None = None,
+    classes: int = 0,
     regions: Float[Tensor, "N D"] | None = None,
 ) -> PairInputs:
-    """Build the input of one image's boxes; what describes pairs is left out. Labels and scores are for evidence."""
+    """Build the input of one image's boxes; what describes pairs is left out.
+
+    Labels and scores are for evidence, and for a model that reads P(class | box) of so many `classes` also `names`.
+    """
     corners = torch.from_numpy(boxes).float()
     size = torch.tensor(frame, dtype=torch.float32)
     both = numbers = None
@@ -411,6 +434,7 @@ def box_inputs(
         None if regions is None else regions.float(),
         labels=both,
         box_evidence=numbers,
+        names=name_evidence(names, len(corners), classes) if classes else None,
     )
 
 

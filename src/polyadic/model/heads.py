@@ -28,6 +28,7 @@ class Branch(nn.Module):
         hidden: int,
         dropout: float,
         copies: int = 0,
+        names: bool = False,
         input_dropout: float = 0.0,
         layers: int = 2,
     ) -> None:
@@ -42,9 +43,18 @@ class Branch(nn.Module):
         if self.lift is not None:
             nn.init.zeros_(self.lift.weight)
             nn.init.constant_(self.lift.bias, 2.0)  # ours: a detected label is worth e^2 before anything is learned
+        self.trust = nn.Linear(hidden, rank) if names else None
+        if self.trust is not None:
+            nn.init.zeros_(self.trust.weight)
+            nn.init.constant_(self.trust.bias, 0.5)  # ours: the exponent of P(class | box) before anything is learned
 
-    def forward(self, x: Float[Tensor, "M D"], labels: Int[Tensor, "M A"] | None = None) -> Float[Tensor, "M R X"]:
-        """Compute log-scores; `labels` are the classes to raise, -1 for none."""
+    def forward(
+        self,
+        x: Float[Tensor, "M D"],
+        labels: Int[Tensor, "M A"] | None = None,
+        names: Float[Tensor, "M X"] | None = None,
+    ) -> Float[Tensor, "M R X"]:
+        """Compute log-scores; `labels` are the classes to raise, -1 for none, `names` is log P(class | box)."""
         h = self.hidden(self.input(x))
         scores: Tensor = self.scores(h).view(len(h), self.rank, self.classes)
         if self.lift is not None and labels is not None:
@@ -52,6 +62,8 @@ class Branch(nn.Module):
             lift = lift * (labels >= 0).to(lift)[:, None]
             at = labels.clamp_min(0)[:, None].expand(-1, self.rank, -1)
             scores = scores.scatter_add(-1, at, lift.to(scores.dtype))
+        if self.trust is not None and names is not None:
+            scores = scores + self.trust(h)[..., None] * names[:, None]
         return scores
 
 
@@ -73,6 +85,7 @@ class TripletHead(nn.Module):
         dropout: float = 0.5,  # ours
         context: bool = False,  # ours
         copies: int = 0,  # ours: labels of evidence per box
+        names: bool = False,  # ours: P(class | box) as evidence
         input_dropout: float = 0.0,  # ours
         layers: int = 2,  # paper
     ) -> None:
@@ -85,9 +98,9 @@ class TripletHead(nn.Module):
             "input_dropout": input_dropout,
             "layers": layers,
         }
-        self.subject = Branch(width, rank, sizes[0], copies=copies, **common)
+        self.subject = Branch(width, rank, sizes[0], copies=copies, names=names, **common)
         self.predicate = Branch(pair, rank, sizes[1], **common)
-        self.object = Branch(width, rank, sizes[2], copies=copies, **common)
+        self.object = Branch(width, rank, sizes[2], copies=copies, names=names, **common)
 
     def forward(
         self,
@@ -96,14 +109,15 @@ class TripletHead(nn.Module):
         predicate: Float[Tensor, "B E"],
         pairs: Int[Tensor, "B 2"],
         labels: Int[Tensor, "N A"] | None = None,
+        names: Float[Tensor, "N X"] | None = None,
     ) -> CPTensor:
         s, o = pairs.unbind(-1)
         if self.context:
-            names = (None, None) if labels is None else (labels[s], labels[o])
-            left = self.subject(torch.cat([subject[s], predicate], -1), names[0])
-            right = self.object(torch.cat([object[o], predicate], -1), names[1])
+            given = [[None if x is None else x[rows] for x in (labels, names)] for rows in (s, o)]
+            left = self.subject(torch.cat([subject[s], predicate], -1), *given[0])
+            right = self.object(torch.cat([object[o], predicate], -1), *given[1])
         else:
-            left, right = self.subject(subject, labels)[s], self.object(object, labels)[o]
+            left, right = self.subject(subject, labels, names)[s], self.object(object, labels, names)[o]
         return CPTensor(left, self.predicate(predicate), right)
 
 
@@ -129,6 +143,7 @@ class LabelHead(nn.Module):
         predicate: Float[Tensor, "B E"],
         pairs: Int[Tensor, "B 2"],
         labels: Int[Tensor, "N A"] | None = None,
+        names: Float[Tensor, "N X"] | None = None,
     ) -> CPTensor:
         """Compute ψ_c as `TripletHead` does, from the features of the boxes alone."""
         return self.pairs(self.labels(subject), pairs)

@@ -100,7 +100,8 @@ class RelationModel(nn.Module):
             self.head = LabelHead(box, sizes, **layers)
         else:
             copies = 2 if "evidence" in config.sources else 0
-            self.head = TripletHead(box, pair, sizes, rank=head.rank, context=head.context, copies=copies, **layers)
+            layers |= {"copies": copies, "names": bool(copies and config.evidence.names)}
+            self.head = TripletHead(box, pair, sizes, rank=head.rank, context=head.context, **layers)
         self.selector = SelectionHead(pair, config.selector.hidden, config.selector.dropout)
         self.geometry: GeometryPrior | None = None
         if config.boxes.epochs:
@@ -128,7 +129,7 @@ class RelationModel(nn.Module):
         """Photo -> `Detections`: what `predict` uses where no boxes are given; see `set_detector`."""
         slot = self.detector_slot
         if slot.detector is None and slot.folder is not None:
-            from polyadic.detectors.faster_rcnn import Detector
+            from polyadic.detectors.detector import Detector
 
             slot.detector = Detector.load(slot.folder, self.device, self.vocabulary)
         return slot.detector
@@ -146,6 +147,12 @@ class RelationModel(nn.Module):
         """The numbers in the factors of one pair."""
         rank = self.config.head.rank * (1 if self.geometry is None else self.geometry.rank)
         return rank * sum(self.vocabulary.sizes)
+
+    @property
+    def named_classes(self) -> int:
+        """The number of classes whose P(class | box) is read as evidence; 0 if none is."""
+        read = "evidence" in self.config.sources and self.config.evidence.names
+        return len(self.vocabulary.objects) if read else 0
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
@@ -165,7 +172,7 @@ class RelationModel(nn.Module):
         """Compute ψ_c of each pair."""
         with self._autocast():
             subject, object, pair = self.features(inputs)
-            cp: CPTensor = self.head(subject, object, pair, inputs.pairs, inputs.labels)
+            cp: CPTensor = self.head(subject, object, pair, inputs.pairs, inputs.labels, inputs.names)
         return cp
 
     def selection_logit(self, inputs: PairInputs) -> Float[Tensor, " B"]:
@@ -218,7 +225,7 @@ class RelationModel(nn.Module):
         else:
             with self._autocast():
                 subject, object, pair = self.features(inputs)
-                cp = self.head(subject, object, pair, inputs.pairs, inputs.labels)
+                cp = self.head(subject, object, pair, inputs.pairs, inputs.labels, inputs.names)
                 selected = self.selector.log_selected(pair) if "selection" in self.stages else None
         log_boxes = None
         if confidences is not None:
@@ -316,6 +323,8 @@ class RelationModel(nn.Module):
                 sources=self.config.sources,
                 labels=given.labels,
                 scores=given.scores,
+                names=given.distribution,
+                classes=self.named_classes,
                 regions=regions,
             ).to(self.device)
             closeness = self._closeness(inputs)

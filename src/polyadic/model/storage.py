@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from polyadic.config import load_config
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.files import (
     PARTS,
     WEIGHTS,

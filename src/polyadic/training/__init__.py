@@ -16,7 +16,7 @@ import torch
 
 from polyadic import progress
 from polyadic.config import Config, load_config
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector
 from polyadic.model.relation_model import DetectorSlot, RelationModel
 from polyadic.model.storage import pick_device
 from polyadic.prior import TripletPrior

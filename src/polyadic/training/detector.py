@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from polyadic import progress
 from polyadic.config import DetectorConfig, load_detector_config
-from polyadic.detectors.faster_rcnn import Detector
+from polyadic.detectors.detector import Detector, part_labels
+from polyadic.detectors.yolox import YoloxNano
 from polyadic.evaluation.average_precision import average_precision
 from polyadic.model.relation_model import PRECISION
 from polyadic.model.storage import pick_device
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.loop import fit
-from polyadic.training.proposals import BoxData, DetectorExamples, Shown, detect_scenes, load_boxes
+from polyadic.training.proposals import BoxData, DetectorExamples, Shown, detect_scenes, load_boxes, part_places
 from polyadic.training.run import Run, check_new, check_same, config_path, only_one
 from polyadic.training.stages import Stage
 
 STAGE = "detector"
+COLUMNS = ("picture", "boxes", "labels", "weights", "parts")
 # what may differ when a run is resumed: paths and speed
 _FREE = ("data.root", "weights", "device", "workers", "threads")
 
@@ -40,18 +43,21 @@ class DetectorStage(Stage):
 
     def examples(self, epoch: int) -> Dataset[Any]:
         """List the training images, half of them mirrored."""
-        return DetectorExamples(self.data.fit, self.config.seed, epoch)
+        return DetectorExamples(self.data, self.config, epoch)
 
     def loss(self, batch: list[Shown]) -> tuple[Tensor, int]:
-        """Sum Faster R-CNN's losses."""
-        parts = self.detector.losses([x.picture for x in batch], [x.boxes for x in batch], [x.labels for x in batch])
+        """Sum the network's losses."""
+        columns = ([getattr(shown, name) for shown in batch] for name in COLUMNS)
+        parts = self.detector.losses(*columns)
         return torch.stack(list(parts.values())).sum(), len(batch)
 
     def validate(self) -> dict[str, float]:
         """Compute mAP and AP50 on the held-out images."""
         images, workers = self.settings.images, self.config.workers
-        detections = detect_scenes(self.detector, self.data.validation, images, workers, "validation")
-        return average_precision(detections, len(self.data.vocabulary.objects))
+        detected = detect_scenes(self.detector, self.data.validation, images, workers, "validation")
+        if isinstance(self.detector.network, YoloxNano):  # one place may have several boxes, each for its own label
+            detected = ((scene, replace(boxes, distribution=None)) for scene, boxes in detected)
+        return average_precision(detected, len(self.data.vocabulary.objects))
 
     def save(self, folder: Path, **about: Any) -> None:
         self.detector.save(folder, **about)
@@ -61,6 +67,17 @@ class DetectorStage(Stage):
 
     def train_mode(self) -> None:
         self.detector.train()
+
+    def rate_groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+        """Let layers that start from COCO's weights learn more slowly than new ones."""
+        network = self.detector.network
+        if not isinstance(network, YoloxNano) or self.config.weights == "random":
+            return super().rate_groups(parameters)
+        new = {id(p) for module in network.new_layers() for p in module.parameters()}
+        return [
+            {"params": [p for p in parameters if id(p) in new], "factor": 1.0},
+            {"params": [p for p in parameters if id(p) not in new], "factor": self.config.pretrained_rate},
+        ]
 
 
 def train_detector(config: DetectorConfig, out: str | Path, *, resume: bool = False) -> Detector:
@@ -86,8 +103,12 @@ def train_detector(config: DetectorConfig, out: str | Path, *, resume: bool = Fa
         torch.manual_seed(config.seed)
         detector = Detector(config, data.vocabulary, fetch=not resume).to(device)
         if resume:
-            detector.network.load_state_dict(weights if run.state is None else run.state["modules"][STAGE])
+            stored: Any = weights if run.state is None else run.state["modules"][STAGE]
+            detector.network.load_state_dict(stored)
         else:
+            if isinstance(detector.network, YoloxNano) and detector.network.parts is not None:
+                places = part_places(data.fit, *part_labels(config, data.vocabulary))
+                detector.network.parts.places.copy_(torch.from_numpy(places))
             run.begin(detector.network.state_dict())
         if run.state is None:
             run.checkpoint.next_stage(STAGE)

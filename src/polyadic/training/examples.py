@@ -35,6 +35,7 @@ from polyadic.training.region_cache import Pooled, Regions, digest
 from polyadic.training.run import ROUNDED
 from polyadic.training.simulation import DetectionNoise
 
+_BLIND = 0.1  # ours: share of images without P(class | box), so that a model works without it
 Task = Literal["triplets", "selection", "everything"]
 
 
@@ -43,7 +44,7 @@ class BoxSource:
     """Choose the boxes of an image: ground truth, a detector's, or simulated ones that change in each epoch."""
 
     detections: Mapping[str, Detections] | None = None
-    noise: DetectionNoise | None = None
+    noise: tuple[DetectionNoise, ...] = ()  # the first stands in where an image has no detections; the others are added
     nms: float = 1.0  # IoU above which the less confident detection is suppressed; the paper: at test time
     one_predicate: bool = False  # draw one relation per ordered pair of true boxes
     overlapping: bool = False  # skip relations of boxes that do not overlap
@@ -51,23 +52,27 @@ class BoxSource:
     @property
     def fixed(self) -> bool:
         """Whether the boxes are the same in each epoch."""
-        return self.noise is None
+        return not self.noise
 
     @property
     def true(self) -> bool:
-        return self.detections is None and self.noise is None
+        return self.detections is None and not self.noise
 
     def boxes(self, scene: Scene, rng: np.random.Generator) -> TrainingBoxes:
         """Return the boxes of a scene with the relations between them."""
         rows = chosen_relations(scene, rng, one_predicate=self.one_predicate, overlapping=self.overlapping)
         if self.true:
             return true_boxes(scene, rows)
-        if self.noise is not None:
-            detections = self.noise.sample(scene, rng)
-        else:
-            assert self.detections is not None, "neither true nor simulated"
-            none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), scene.frame)
-            detections = self.detections.get(scene.name, none)
+        none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), scene.frame)
+        detections = (self.detections or {}).get(scene.name, none if self.detections is not None else None)
+        if self.noise and (detections is None or scene.name not in (self.detections or {})):
+            detections = self.noise[0].sample(scene, rng)
+        assert detections is not None, "neither true nor simulated"
+        if len(self.noise) > 1:
+            others = [noise.sample(scene, rng) for noise in self.noise[1:]]
+            detections = Detections.join(
+                detections.in_frame(scene.frame), *(one.in_frame(scene.frame) for one in others)
+            )
         kept = detections.take(suppress(detections.boxes, detections.scores, self.nms))
         return proposal_boxes(scene, kept, rng, rows)
 
@@ -104,8 +109,9 @@ class Examples(TorchDataset[Example]):
         regions: Regions | None,
         seed: tuple[int, str, int],  # the run's, the stage, the epoch
         nulls: float = 1.0,
+        classes: int = 0,  # of P(class | box), where it is evidence
     ) -> None:
-        self.scenes, self.task, self.source, self.sources = scenes, task, source, sources
+        self.scenes, self.task, self.source, self.sources, self.classes = scenes, task, source, sources, classes
         self.regions, self.seed, self.nulls = regions, seed, nulls
 
     def __len__(self) -> int:
@@ -124,6 +130,7 @@ class Examples(TorchDataset[Example]):
         else:
             pairs = ordered_pairs(len(boxes.boxes))
             target = torch.zeros(len(pairs))
+        names = boxes.names if self.task == "everything" or rng.random() >= _BLIND else None
         pooled = Pooled() if self.regions is None else self.regions.find(scene, boxes.boxes, pairs, self.source.fixed)
         inputs = pair_inputs(
             boxes.boxes,
@@ -132,6 +139,8 @@ class Examples(TorchDataset[Example]):
             sources=self.sources,
             labels=boxes.labels,
             scores=boxes.scores,
+            names=names,
+            classes=self.classes,
             regions=pooled.regions,
             unions=pooled.unions,
         )
@@ -152,7 +161,7 @@ class TrainingData:
     annotations: Dataset
     vocabulary: Vocabulary
     detections: dict[str, Detections] | None = None
-    noise: DetectionNoise | None = None
+    noise: tuple[DetectionNoise, ...] = ()
     notes: tuple[str, ...] = ()  # remarks to print
 
     def fingerprint(self) -> str:
@@ -162,8 +171,9 @@ class TrainingData:
             parts += [scene.name, scene.boxes, scene.labels, scene.relations]
         for name, detections in sorted((self.detections or {}).items()):
             parts += [name, detections.boxes, detections.labels, detections.scores]
-        for name, array in sorted((self.noise.to_arrays() if self.noise else {}).items()):
-            parts += [name, array.round(6)]  # fitted numbers depend on the CPU in the last digits
+        for noise in self.noise:
+            for name, array in sorted(noise.to_arrays().items()):
+                parts += [name, array.round(6)]  # fitted numbers depend on the CPU in the last digits
         return ROUNDED + digest(*parts)
 
 
@@ -211,12 +221,12 @@ def load_training(config: Config) -> TrainingData:
     if config.data.detections:
         stored = read_detections(Path(config.data.detections), names, sizes=annotations.sizes)
         detections = {one_image.image: one_image for one_image in stored}
-    noise = None
+    noise: tuple[DetectionNoise, ...] = ()
     if config.data.simulate:
-        source = Path(config.data.simulate)
         sizes = {scene.name: scene.size for split in ("train", "test") for scene in _known(config, split) if scene.size}
-        noise = DetectionNoise.fit(read_detections(source, names), annotations, sizes)
-    if config.proposals.epochs and detections is None and noise is None and not config.data.detector:
+        sources = [read_detections(Path(source), names) for source in config.data.simulate]
+        noise = tuple(DetectionNoise.fit(source, annotations, sizes) for source in sources)
+    if config.proposals.epochs and detections is None and not noise and not config.data.detector:
         raise PolyadicError(
             "the stage [proposals] needs boxes: a detector (data.detector), its boxes of the training images "
             "(data.detections), or any of its outputs to simulate them (data.simulate)"

@@ -58,11 +58,14 @@ class _Learner:
         stage.train_mode()  # also unfreezes what is trained
         self.modules, self.clip = stage.modules, stage.settings.clip
         self.parameters = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
-        self.optimiser = make_optimiser(stage.settings, self.parameters)
+        self.optimiser = make_optimiser(stage.settings, stage.rate_groups(self.parameters))
         self.scaler = torch.amp.GradScaler(stage.device.type, enabled=stage.precision == torch.float16)
         self.loss, self.rows, self.norm = 0.0, 0, math.nan  # of the last step
         if state is not None:
+            factors = [group["factor"] for group in self.optimiser.param_groups]
             self.optimiser.load_state_dict(state["optimiser"])
+            for group, factor in zip(self.optimiser.param_groups, factors, strict=True):
+                group["factor"] = factor  # checkpoints of older versions have none
             self.scaler.load_state_dict(state["scaler"])
 
     def state(self) -> dict[str, Any]:
@@ -72,7 +75,7 @@ class _Learner:
 
     def start_step(self, rate: float) -> None:
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["factor"]
         self.optimiser.zero_grad(set_to_none=True)
 
     def update(self, result: tuple[Tensor, int] | None) -> None:
@@ -161,8 +164,8 @@ def _locating(stage: Stage, at: Checkpoint, batch: list[Any]) -> Iterator[None]:
         raise PolyadicError(f"{place}: {error}") from error
 
 
-def make_optimiser(settings: StageConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Build the optimiser of a stage."""
+def make_optimiser(settings: StageConfig, parameters: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """Build the optimiser of a stage, of groups of parameters with a `factor` of the learning rate each."""
     if settings.optimiser == "sgd":
         return torch.optim.SGD(parameters, settings.rate, momentum=settings.momentum, weight_decay=settings.decay)
     kind: type[torch.optim.Adam] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.optimiser]

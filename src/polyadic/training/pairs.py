@@ -27,6 +27,7 @@ class TrainingBoxes:
     pairs: Int[np.ndarray, "M 2"]  # one row per relation and matching pair of boxes
     triplets: Int[np.ndarray, "M 3"]
     shown: Int[np.ndarray, "K 2"]  # all pairs that match an annotated one, never used as null pairs
+    names: Float[np.ndarray, "N C"] | None = None  # P(class | box), where the detector gives it
 
     def annotated(self) -> Bool[np.ndarray, "N N"]:
         """Mark the ordered pairs that are annotated."""
@@ -71,7 +72,7 @@ def proposal_boxes(
     """Return all detections for stage 1b, with relations between at most 4 drawn per ground-truth box, IoU >= 0.5."""
     rows = np.ones(len(scene.relations), bool) if rows is None else rows
     boxes = detections.in_frame(scene.frame).boxes
-    near = _iou(boxes, scene.boxes) >= IOU  # [detections, true boxes]
+    near = iou(boxes, scene.boxes) >= IOU  # [detections, true boxes]
     on = [np.flatnonzero(column) for column in near.T]  # by true box
     drawn = [rng.permutation(rows)[:MOST] for rows in on]
     pairs, triplets, shown = [np.zeros((0, 2), np.int64)], [np.zeros((0, 3), np.int64)], [np.zeros((0, 2), np.int64)]
@@ -85,7 +86,7 @@ def proposal_boxes(
         pairs.append(both)
         triplets.append(np.repeat(triplet[None], len(both), 0))
     known = np.concatenate(pairs), np.concatenate(triplets), np.concatenate(shown)
-    return TrainingBoxes(boxes, detections.labels, detections.scores, *known)
+    return TrainingBoxes(boxes, detections.labels, detections.scores, *known, names=detections.distribution)
 
 
 def selection_pairs(
@@ -110,7 +111,7 @@ def _combinations(subjects: Int[np.ndarray, " S"], objects: Int[np.ndarray, " O"
     return different
 
 
-def _iou(a: Float[np.ndarray, "N 4"], b: Float[np.ndarray, "M 4"]) -> Float[np.ndarray, "N M"]:
+def iou(a: Float[np.ndarray, "N 4"], b: Float[np.ndarray, "M 4"]) -> Float[np.ndarray, "N M"]:
     shared = np.minimum(a[:, None, 2:], b[None, :, 2:]) - np.maximum(a[:, None, :2], b[None, :, :2])
     overlap = shared.clip(0).prod(-1)
     area_a, area_b = ((x[:, 2:] - x[:, :2]).prod(-1) for x in (a, b))

@@ -6,30 +6,36 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
+from PIL.Image import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from polyadic import progress
 from polyadic.config import DetectorConfig
-from polyadic.detectors.faster_rcnn import Detector, to_pixels
+from polyadic.detectors.detector import Detector, part_labels, to_pixels
 from polyadic.files import find_model
 from polyadic.io.records import read_detections, write_detections
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo
+from polyadic.structures.labels import UNKNOWN
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 from polyadic.training.examples import load_split, number_of
 from polyadic.training.loading import load_batches
+from polyadic.training.pairs import iou
 from polyadic.training.region_cache import digest
 
+GREY = 114  # YOLOX: of the padding
+_VISIBLE, _LEAST_SIDE = 0.4, 4  # ours: share and pixels of a box that must remain
+_SAME_NAME, _SAME_PLACE = 0.4, 0.7  # ours: IoU from which a teacher's box is one that was annotated
 RELATED = ("vrd", "vg200")  # datasets that annotate only boxes in relations
 
 
@@ -37,10 +43,11 @@ RELATED = ("vrd", "vg200")  # datasets that annotate only boxes in relations
 class BoxData:
     """Hold training and held-out scenes; every box has an area and lies within its frame."""
 
-    fit: tuple[Scene, ...]
+    fit: tuple[Scene, ...]  # with the teachers' boxes, behind the annotators'
     validation: tuple[Scene, ...]
     vocabulary: Vocabulary
     notes: tuple[str, ...]  # remarks to print
+    taught: Mapping[str, int] = field(default_factory=dict)  # how many boxes of an image are the teachers'
 
     def fingerprint(self) -> str:
         """Compute a digest, so that a run is not resumed on other data."""
@@ -60,6 +67,9 @@ def load_boxes(config: DetectorConfig) -> BoxData:
             f"{name} has boxes in relations alone: an object that nobody related is background to the detector, "
             "and its precision looks worse than it is"
         )
+    if config.data.folds:
+        kept = in_fold(fit.scenes, config.data.folds, config.data.fold)
+        fit = fit.keep(lambda scene: scene.name not in kept)
     scenes = [_usable(scene) for scene in fit]
     validation = tuple(_usable(scene) for scene in held_out[: config.validation.images])
     before, after = (sum(len(scene.boxes) for scene in some) for some in (fit, scenes))
@@ -73,16 +83,74 @@ def load_boxes(config: DetectorConfig) -> BoxData:
         notes.append(f"{name}: {bare:,} images have no boxes: all of them is background")
     if not any(len(scene.boxes) for scene in scenes):
         raise PolyadicError(f"{name} fit: no image has a box to learn from")
-    return BoxData(tuple(scenes), validation, fit.vocabulary, tuple(notes))
+    taught: dict[str, int] = {}
+    if config.data.teachers:
+        boxes = {
+            image.image: image for image in read_detections(Path(config.data.teachers).expanduser(), fit.vocabulary)
+        }
+        annotated, scenes = (
+            scenes,
+            [_teach(scene, boxes.get(scene.name), config.data.teacher_score) for scene in scenes],
+        )
+        taught = {new.name: len(new.labels) - len(old.labels) for old, new in zip(annotated, scenes, strict=True)}
+        notes.append(
+            f"{sum(taught.values()):,} boxes of {Path(config.data.teachers).name} are learned beside {after:,}"
+        )
+        if not sum(taught.values()):
+            raise PolyadicError(f"data.teachers: {config.data.teachers} has no box of a training image")
+    return BoxData(tuple(scenes), validation, fit.vocabulary, tuple(notes), taught)
+
+
+def in_fold(scenes: Sequence[Scene], folds: int, fold: int) -> set[str]:
+    """Name the scenes of one fold: every `folds`-th in the order of names."""
+    if not 0 <= fold < folds:
+        raise PolyadicError(f"data.fold must be from 0 to {folds - 1}, got {fold}")
+    return {name for at, name in enumerate(sorted(scene.name for scene in scenes)) if at % folds == fold}
+
+
+def _teach(scene: Scene, teachers: Detections | None, least: float) -> Scene:
+    """Add the teachers' boxes of objects that nobody annotated; where both are, the annotator's name is right."""
+    if teachers is None:
+        return scene
+    given = teachers.inside(scene.frame)
+    given = given.take((given.scores >= least) & (given.labels != UNKNOWN))
+    overlap = iou(given.boxes, scene.boxes)
+    same = given.labels[:, None] == scene.labels
+    known = (overlap > np.where(same, _SAME_NAME, _SAME_PLACE)).any(1)
+    boxes, labels = (
+        np.concatenate([scene.boxes, given.boxes[~known]]),
+        np.concatenate([scene.labels, given.labels[~known]]),
+    )
+    return replace(scene, boxes=boxes, labels=labels)
 
 
 def _usable(scene: Scene) -> Scene:
     """Clip the boxes to the frame, and drop those without area."""
     width, height = scene.frame
     boxes = scene.boxes.clip(0, [width, height, width, height])
-    kept = (boxes[:, 2:] > boxes[:, :2]).all(1)
-    none = np.zeros((0, 3), np.int64)  # relations count boxes, and are not needed here
-    return replace(scene, boxes=boxes[kept], labels=scene.labels[kept], relations=none)
+    kept: np.ndarray = np.all(boxes[:, 2:] > boxes[:, :2], axis=1)
+    place = kept.cumsum() - 1
+    relations = scene.relations[kept[scene.relations[:, 0]] & kept[scene.relations[:, 2]]].copy()
+    relations[:, ::2] = place[relations[:, ::2]]
+    return replace(scene, boxes=boxes[kept], labels=scene.labels[kept], relations=relations)
+
+
+def part_pairs(scene: Scene, whole: int, parts: Sequence[int]) -> Int[np.ndarray, "Q 2"]:
+    """List the rows of a whole and a part of it that are related, in either order."""
+    rows = scene.relations[:, ::2]
+    both = np.unique(np.concatenate([rows, rows[:, ::-1]]), axis=0)
+    chosen: np.ndarray = both[(scene.labels[both[:, 0]] == whole) & np.isin(scene.labels[both[:, 1]], parts)]
+    return chosen
+
+
+def part_places(scenes: Iterable[Scene], whole: int, parts: Sequence[int]) -> Float[np.ndarray, "M 4"]:
+    """Compute the median place of each part in shares of its whole's box; a part that is never annotated fills it."""
+    shares: dict[int, list[np.ndarray]] = {part: [] for part in parts}
+    for scene in scenes:
+        for one, other in part_pairs(scene, whole, parts):
+            low, side = scene.boxes[one, :2], np.maximum(scene.boxes[one, 2:] - scene.boxes[one, :2], 1)
+            shares[int(scene.labels[other])].append((scene.boxes[other].reshape(2, 2) - low).ravel() / np.tile(side, 2))
+    return np.array([np.median(shares[part], 0) if shares[part] else [0, 0, 1, 1] for part in parts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,25 +161,77 @@ class Shown:
     picture: UInt8[Tensor, "3 H W"]
     boxes: Float[Tensor, "N 4"]
     labels: Int[Tensor, " N"]
+    weights: Float[Tensor, " N"]  # in the loss
+    parts: Int[Tensor, "Q 2"]  # rows of a whole and its part
 
 
 class DetectorExamples(Dataset[Shown]):
-    """List the images of one epoch, half of them mirrored; which ones depends only on seed, epoch and image."""
+    """List the images of one epoch, half of them mirrored; random numbers depend only on seed, epoch and image.
 
-    def __init__(self, scenes: Sequence[Scene], seed: int, epoch: int) -> None:
-        self.scenes, self.seed, self.epoch = scenes, seed, epoch
+    For a network of square inputs (`side`) each image is enlarged or reduced, cut and placed at random, and its
+    colours vary.
+    """
+
+    def __init__(self, data: BoxData, config: DetectorConfig, epoch: int) -> None:
+        self.data, self.config, self.epoch = data, config, epoch
+        self.whole, self.parts = part_labels(config, data.vocabulary)
 
     def __len__(self) -> int:
-        return len(self.scenes)
+        return len(self.data.fit)
 
     def __getitem__(self, at: int) -> Shown:
-        scene = self.scenes[at]
-        picture = to_pixels(scene.photo())
-        height, width = picture.shape[1:]
-        boxes = torch.from_numpy(scene.boxes_in(width, height)).float()
-        if number_of(self.seed, "mirror", self.epoch, scene.name) % 2:
-            picture, boxes = mirror(picture, boxes)
-        return Shown(scene.name, picture, boxes, torch.from_numpy(scene.labels))
+        scene, config = self.data.fit[at], self.config
+        photo, labels = scene.photo(), torch.from_numpy(scene.labels)
+        boxes, weights = scene.boxes_in(*photo.image.size), torch.ones(len(labels))
+        weights[len(labels) - self.data.taught.get(scene.name, 0) :] = config.data.teacher_weight
+        pairs = part_pairs(scene, self.whole, self.parts)
+        if config.network == "yolox-nano":
+            rng = np.random.default_rng(number_of(config.seed, "zoom", self.epoch, scene.name))
+            image, boxes, kept = zoom(photo.image, boxes, config.longest, config.zoom, rng)
+            picture, labels, weights = vary_colours(image, rng), labels[kept], weights[kept]
+            place = np.full(len(scene.labels), -1)
+            place[kept] = np.arange(len(kept))
+            pairs = place[pairs][(place[pairs] >= 0).all(1)]
+        else:
+            picture = to_pixels(photo)
+        corners = torch.from_numpy(boxes).float()
+        if number_of(config.seed, "mirror", self.epoch, scene.name) % 2:
+            picture, corners = mirror(picture, corners)
+        return Shown(scene.name, picture, corners, labels, weights, torch.from_numpy(pairs))
+
+
+def zoom(
+    image: Image, boxes: Float[np.ndarray, "N 4"], side: int, most: float, rng: np.random.Generator
+) -> tuple[UInt8[np.ndarray, "S S 3"], Float[np.ndarray, "M 4"], Int[np.ndarray, " M"]]:
+    """Show an image at a random scale in a square, cut or padded at random; also return what remains of the boxes.
+
+    Scale: that of the whole image in the square, times 1/most to most; width over height varies by 20%.
+    """
+    from PIL.Image import Resampling
+
+    scale = side / max(image.size) * most ** rng.uniform(-1, 1)
+    stretch = np.exp(rng.uniform(-0.1, 0.1))
+    scales, whole = scale * np.array([stretch, 1 / stretch]), np.array(image.size, float)
+    window = np.minimum(whole, side / scales)  # what is shown, in pixels of the image
+    corner = rng.uniform(0, 1, 2) * (whole - window)
+    size = np.clip(np.round(window * scales), 2, side).astype(int)
+    place = np.array([rng.integers(0, side - length + 1) for length in size])
+    cut = image.convert("RGB").resize(tuple(size.tolist()), Resampling.BILINEAR, box=(*corner, *(corner + window)))
+    square = np.full((side, side, 3), GREY, np.uint8)
+    square[place[1] : place[1] + size[1], place[0] : place[0] + size[0]] = np.asarray(cut)
+    moved = (boxes - np.tile(corner, 2)) * np.tile(size / window, 2)
+    inside = moved.clip(0, np.tile(size, 2).astype(float))
+    before, after = (np.prod(x[:, 2:] - x[:, :2], 1) for x in (moved, inside))
+    kept = np.flatnonzero((after > _VISIBLE * before) & ((inside[:, 2:] - inside[:, :2]) > _LEAST_SIDE).all(1))
+    return square, inside[kept] + np.tile(place, 2), kept
+
+
+def vary_colours(image: UInt8[np.ndarray, "H W 3"], rng: np.random.Generator) -> UInt8[Tensor, "3 H W"]:
+    """Change saturation, brightness and the balance of colours at random."""
+    pixels = image.astype(np.float32)
+    grey = pixels.mean(2, keepdims=True)
+    pixels = (grey + (pixels - grey) * rng.uniform(0.6, 1.4)) * rng.uniform(0.7, 1.3) * rng.uniform(0.92, 1.08, 3)
+    return torch.from_numpy(pixels.clip(0, 255).astype(np.uint8)).permute(2, 0, 1).contiguous()
 
 
 def mirror(

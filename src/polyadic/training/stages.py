@@ -50,7 +50,13 @@ def score_scenes(
     """Score all ordered pairs of each image, in order, as at test time: overlapping detections are suppressed."""
     source = replace(source, nms=model.config.ranking.nms)
     examples = Examples(
-        scenes, "everything", source, sources=model.config.sources, regions=regions, seed=(seed, "validation", 0)
+        scenes,
+        "everything",
+        source,
+        sources=model.config.sources,
+        regions=regions,
+        seed=(seed, "validation", 0),
+        classes=model.named_classes,
     )
     model.eval()
     batches = load_batches(examples, [[at] for at in range(len(scenes))], workers)
@@ -169,6 +175,10 @@ class Stage(ABC):
         for module in self.modules.values():
             module.train()
 
+    def rate_groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+        """Group the parameters by a factor of the learning rate."""
+        return [{"params": parameters, "factor": 1.0}]
+
 
 class Setup:
     """What the stages of a relation model share: data, model, and region features."""
@@ -188,7 +198,7 @@ class Setup:
     @property
     def proposal_source(self) -> BoxSource:
         data = self.data
-        return BoxSource(data.detections, None if data.detections is not None else data.noise)
+        return BoxSource(data.detections, data.noise)
 
     def fill_cache(self, source: BoxSource) -> None:
         """Open the cache once the backbone is final, and compute the features that it lacks."""
@@ -215,6 +225,7 @@ class Setup:
             sources=self.config.sources,
             regions=self.regions,
             seed=(0, "sample", 0),
+            classes=self.model.named_classes,
         )
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(self.config.seed)).tolist()
         boxes, unions = list[Tensor](), list[Tensor]()
@@ -378,6 +389,7 @@ class PairStage(RelationStage):
             regions=self.setup.regions,
             seed=(self.config.seed, self.name, epoch),
             nulls=self.config.selector.nulls,
+            classes=self.model.named_classes,
         )
 
     def join(self, used: list[Example]) -> tuple[PairInputs, Tensor]:

@@ -14,7 +14,8 @@ from PIL import Image
 from refusals import refused
 from shared_data import real_vrd, shared
 
-from polyadic.detectors.onnx import OnnxDetector, decode, is_decoded, letterbox
+from polyadic.detectors.onnx import OnnxDetector
+from polyadic.detectors.yolox import decode, is_decoded, letterbox
 from polyadic.structures.images import open_photo
 from polyadic.structures.vocabulary import Vocabulary
 
@@ -161,7 +162,7 @@ BAD: list[tuple[FakeSession, dict[str, Any], str]] = [
     (FakeSession(np.zeros((1, CELLS, 5))), {}, "expected YOLOX's output"),
     (FakeSession(raw_of() - 3), {}, r"class scores in \[0, 1\]"),
     (FakeSession(raw_of() * np.nan), {}, r"class scores in \[0, 1\]"),
-    (FakeSession(raw_of(), [1, 3, "h", "w"]), {}, "fixed H and W"),
+    (FakeSession(raw_of(), [1, 3, "h", "w"]), {}, "H and W fixed"),
     (FakeSession(raw_of(), [1, 3, 100, 64]), {}, "multiples of 32"),
     (FakeSession(raw_of(), kind="tensor(uint8)"), {}, "one float input"),
     (FakeSession(raw_of()), {"names": ["dog"]}, r"1 names, but x\.onnx has 3 classes"),

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from polyadic.cli.boxes import BoxOptions, model_files
 from polyadic.cli.options import check_resume, echo, parse_k
 from polyadic.config.settings import MOST_THREADS
 from polyadic.structures.vocabulary import PolyadicError
@@ -18,7 +19,6 @@ from polyadic.structures.vocabulary import PolyadicError
 if TYPE_CHECKING:
     from polyadic.experiments.photos import Item, PhotoLog, Question, Result
     from polyadic.model.relation_model import RelationModel
-    from polyadic.structures.labels import NameMapping, UnknownPolicy
 
 _BOXES, _ANSWERS, _OUTPUT, _SPEED = "Boxes", "Relations", "Output", "Speed"
 
@@ -33,11 +33,11 @@ def command(
         ),
     ] = None,
     detector: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--detector",
             help="A run of `polyadic detect train`, an .onnx file, or torchvision's resnet50-fpn (default without "
-            "RUN) or mobilenetv3-fpn, trained on COCO.",
+            "RUN) or mobilenetv3-fpn, trained on COCO. Repeat it to join the boxes of several.",
             rich_help_panel=_BOXES,
         ),
     ] = None,
@@ -45,7 +45,7 @@ def command(
         Path | None,
         typer.Option(
             "--detections",
-            help="Boxes from a file: .json, .jsonl, .safetensors, or Lu's .mat.",
+            help="Boxes from a file: .json, .jsonl, .safetensors, or Lu's .mat; joined with those of --detector.",
             rich_help_panel=_BOXES,
         ),
     ] = None,
@@ -163,20 +163,20 @@ def command(
 ) -> None:
     """Find relations in photos: who does what to whom.
 
-    Boxes come from the run's detector, another one (--detector), or a file (--detections).
+    Boxes come from the run's detector, or from others (--detector) and a file (--detections), joined if several.
     """
     from polyadic.experiments.photos import PhotoLog, Question, draw, drawing_paths, predict_photos
     from polyadic.model.answers import AnswerOptions
-    from polyadic.pretrained import synonyms, table_file
+    from polyadic.pretrained import model_folder, synonyms, table_file
     from polyadic.progress import Interrupted, interruptible, say, showing
 
-    if detector is not None and detections is not None:
-        raise PolyadicError("--detector and --detections are mutually exclusive")
     check_resume(resume, overwrite)
     if resume and out is None:
         raise PolyadicError("--resume needs --out, the file to continue")
     run, paths = _split(words or [])
-    _check_paths(paths, detections, drawn)
+    found_by = tuple(detector or _default_detectors(run, detections))
+    boxes = BoxOptions(found_by, detections, names, categories, mapping, unknown)
+    _check_paths(paths, boxes, drawn)
     options = AnswerOptions(parse_k(k), top, order, labels, mirror, least)
     question = Question(options, _given(subject, predicate, object))
     photos = _photos(run, paths)
@@ -186,12 +186,10 @@ def command(
         if name != "predicate" and word not in model.vocabulary.objects and table is not None and word in table:
             raise PolyadicError(f"--{name}: the model's name for {word!r} is {table[word]!r}")
         model.vocabulary.index(name, word)
-    detector = detector or _default_detector(run, detections)
-    if detector is not None:
-        _set_detector(model, detector, names, table or mapping, unknown)
-    items = _items(model, photos, detections, categories, table or mapping, unknown)
+    items = boxes.prepare(model, photos)
     files = (detections, names, categories, mapping if table is None else table_file())
-    inputs = [*photos, *files, *_files_of(run, detector)]
+    weights = [*model_files(run or model_folder()), *boxes.files()]
+    inputs = [*photos, *files, *weights]
     targets = {}
     if drawn is not None:
         replace = overwrite or resume
@@ -200,14 +198,15 @@ def command(
         )
     opened: AbstractContextManager[PhotoLog | None] = nullcontext()
     if out is not None:
-        fingerprint = _fingerprint(_files_of(run, detector), files, (question, unknown))
+        asked = (question, unknown, *(boxes.sources if boxes.joined else ()))
+        fingerprint = _fingerprint(weights, files, asked)
         inputs += targets.values()
         opened = PhotoLog.open(out.expanduser(), fingerprint, resume=resume, overwrite=overwrite, inputs=inputs)
     failed = written = relations = 0
     with opened as log, showing(), interruptible():
         done = _done(log, items)
         if verbose or (log is None and not as_json):
-            _print_context(run, model, detector, detections, verbose)
+            _print_context(run, model, boxes, verbose)
         try:
             for result in predict_photos(model, items, question, batch=batch, done=done):
                 if result.problem is not None:
@@ -227,7 +226,7 @@ def command(
             how = "with --resume" if log is not None else "with the same command"
             echo(f"polyadic: stopped after {written:,} photos; continue {how}", err=True)
             raise typer.Exit(130) from None
-    _report_dropped(model, detections)
+    boxes.report_dropped(model)
     where = _joined(out, drawn)
     if where:
         echo(f"{written:,} photo{'s' * (written != 1)}, {relations:,} relations: {where}", err=as_json)
@@ -245,15 +244,15 @@ def _split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     return None, list(words)
 
 
-def _default_detector(run: Path | None, detections: Path | None) -> str | None:
+def _default_detectors(run: Path | None, detections: Path | None) -> list[str]:
     """The pretrained model comes without a detector; a run has its own."""
-    return "resnet50-fpn" if run is None and detections is None else None
+    return ["resnet50-fpn"] if run is None and detections is None else []
 
 
-def _check_paths(paths: Sequence[str], detections: Path | None, drawn: Path | None) -> None:
+def _check_paths(paths: Sequence[str], boxes: BoxOptions, drawn: Path | None) -> None:
     if not paths and drawn is not None:
         raise PolyadicError("--draw needs photos: name files, folders or patterns")
-    if not paths and detections is None:
+    if not paths and boxes.needs_photos():
         raise PolyadicError("PATHS are missing: name photos, folders or patterns")
 
 
@@ -305,56 +304,15 @@ def _load_model(run: Path | None, device: str, threads: int) -> RelationModel:
     return RelationModel.pretrained(device=pick_device(device))
 
 
-def _set_detector(
-    model: RelationModel, word: str, names: Path | None, mapping: NameMapping, unknown: UnknownPolicy
-) -> None:
-    """Use one of torchvision's detectors by name, or one from a file or folder."""
-    from polyadic.detectors import COCO_NETWORKS, load_detector
-
-    if word in COCO_NETWORKS:
-        from polyadic.detectors.coco import weights_file
-        from polyadic.detectors.weights import pretrained
-
-        if not weights_file(word).exists():
-            size = f"{pretrained(word).meta['_file_size']:.0f} MB"
-            echo(f"downloading the weights of torchvision's {word} once, {size}", err=True)
-    try:
-        detector = load_detector(
-            word, model.vocabulary, device=model.device, names=names, mapping=mapping, unknown=unknown
-        )
-    except PolyadicError as error:
-        if word not in COCO_NETWORKS:
-            raise
-        raise PolyadicError(f"{error}, or give --detector FILE.onnx, or boxes with --detections FILE") from error
-    model.set_detector(detector)
-
-
-def _print_context(
-    run: Path | None, model: RelationModel, detector: str | None, detections: Path | None, verbose: bool
-) -> None:
+def _print_context(run: Path | None, model: RelationModel, boxes: BoxOptions, verbose: bool) -> None:
     """Print in one line which model and which boxes are used; `verbose`: also how class names are mapped."""
     from polyadic.pretrained import MODELS
 
-    boxes = str(detections or detector or "the run's detector")
-    label_map = None if detections is not None else getattr(model.detector, "label_map", None)
-    if label_map is not None:
-        boxes += f" ({label_map.summary()}{'' if verbose else '; -v lists them'})"
+    sources, reports = boxes.describe(model, verbose)
     name = str(run or f"{next(iter(MODELS))} (pretrained)")
-    echo(f"model: {name}; boxes: {boxes}", err=True)
-    if label_map is not None and verbose:
-        echo(label_map.report(), err=True, lines=True)
-
-
-def _files_of(run: Path | None, detector: str | None) -> list[Path | None]:
-    """List the files of the model, then None, then those of the detector."""
-    from polyadic.detectors import COCO_NETWORKS
-    from polyadic.detectors.coco import weights_file
-    from polyadic.pretrained import model_folder
-
-    weights = None
-    if detector is not None:
-        weights = weights_file(detector) if detector in COCO_NETWORKS else Path(detector)
-    return [*_model_files(run or model_folder()), None, *_model_files(weights)]
+    echo(f"model: {name}; boxes: {sources}", err=True)
+    for report in reports:
+        echo(report, err=True, lines=True)
 
 
 def _fingerprint(files: Sequence[Path | None], others: Sequence[Path | None], options: Sequence[object]) -> str:
@@ -370,51 +328,6 @@ def _fingerprint(files: Sequence[Path | None], others: Sequence[Path | None], op
         if path is not None:
             value.update(hashlib.sha256(path.expanduser().read_bytes()).digest())
     return value.hexdigest()[:16]
-
-
-def _model_files(path: Path | None) -> list[Path]:
-    if path is None:
-        return []
-    path = path.expanduser()
-    if path.is_file():
-        return [path]
-    model = path / "model" if (path / "model").is_dir() else path
-    return sorted(file for file in model.rglob("*") if file.suffix in (".safetensors", ".json"))
-
-
-def _items(
-    model: RelationModel,
-    photos: Sequence[Path],
-    detections: Path | None,
-    categories: Path | None,
-    mapping: NameMapping,
-    unknown: UnknownPolicy,
-) -> list[Item]:
-    """Pair photos with the given boxes, if any; without photos, list all images of the file of boxes."""
-    from polyadic.experiments.photos import Item, match_detections
-    from polyadic.io.records import read_detections
-
-    if detections is None:
-        if model.detector is None:
-            raise PolyadicError(
-                "this model has no detector: give --detector (a run of `polyadic detect train`, an .onnx file, or "
-                "torchvision's resnet50-fpn), or boxes with --detections"
-            )
-        return [Item(str(path), path) for path in photos]
-    if not photos and "pixels" in model.config.sources:
-        raise PolyadicError("PATHS are missing: this model sees pixels, so name the photos of --detections")
-    given = list(read_detections(detections, model.vocabulary, mapping, unknown=unknown, categories=categories))
-    if photos:
-        return match_detections(photos, {boxes.image: boxes for boxes in given})
-    if not given:
-        raise PolyadicError(f"{detections}: no image in this file")
-    lacking = [boxes.image for boxes in given if boxes.size is None]
-    if lacking:
-        raise PolyadicError(
-            f"PATHS are missing, and {detections} has no size for {len(lacking):,} of {len(given):,} images (the first "
-            f"is {lacking[0]!r}): name the photos, or give each record a size"
-        )
-    return [Item(boxes.image, detections=boxes) for boxes in given]
 
 
 def _done(log: PhotoLog | None, items: Sequence[Item]) -> set[str]:
@@ -458,13 +371,3 @@ def _print(result: Result, as_json: bool) -> None:
         why = "no boxes were found" if not boxes else "only one box was found" if boxes == 1 else relations.note
         echo(f"  no relations: {why}")
     sys.stdout.flush()
-
-
-def _report_dropped(model: RelationModel, detections: Path | None) -> None:
-    """Report detections dropped for lack of a matching class."""
-    dropped: Any = None if detections is not None else getattr(model.detector, "dropped", None)
-    if dropped:
-        most = ", ".join(f"{name} ({n:,})" for name, n in dropped.most_common(5))
-        more = f" and {len(dropped) - 5} more classes" if len(dropped) > 5 else ""
-        boxes = f"{dropped.total():,} box{'es' * (dropped.total() > 1)}"
-        echo(f"note: dropped {boxes} of classes unknown to the model: {most}{more}", err=True)

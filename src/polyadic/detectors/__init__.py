@@ -32,8 +32,8 @@ def load_detector(
     """Load a detector whose labels are objects of the vocabulary.
 
     Args:
-        source: A folder of `polyadic detect train` or `Detector.save`; an `.onnx` file (YOLOX's layout); or
-            "resnet50-fpn" or "mobilenetv3-fpn", torchvision's Faster R-CNN trained on COCO.
+        source: A folder of `polyadic detect train` or `Detector.save`; an `.onnx` file of YOLOX or of the DETR family;
+            or "resnet50-fpn" or "mobilenetv3-fpn", torchvision's Faster R-CNN trained on COCO.
         vocabulary: The relation model's; a saved detector must have been trained with it.
         device: Where the network runs; an `.onnx` file runs on the CPU.
         names: The class names of an `.onnx` file in order, or a file of them; by default a `.names` file beside it.

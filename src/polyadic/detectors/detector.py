@@ -18,7 +18,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from polyadic.config import DetectorConfig, load_detector_config
-from polyadic.detectors import yolox
+from polyadic.detectors import yolox_nano as yolox
 from polyadic.detectors.faster_rcnn import ImageBoxes, build_network, choose, find_boxes
 from polyadic.files import fill_model, find_model, move_model, read_vocabulary, read_weights, write_about, write_weights
 from polyadic.structures.detections import Detections
@@ -110,7 +110,7 @@ class Detector(nn.Module):
             own = [fmap[at : at + 1] for fmap in maps]
             seen = yolox.find_candidates(raw[at], config.longest, covered, config.score)
             parts = yolox.find_parts(network, own, seen, covered, config.score)
-            both = yolox.Candidates.join(seen.take(slice(config.most)), parts)
+            both = yolox.NamedBoxes.join(seen.take(slice(config.most)), parts)
             both = both.take(choose(both.boxes, both.scores, config.nms, config.score, 2 * config.most))
             names = network.regions(own, [both.boxes], [covered]).softmax(-1)[:, :-1]
             scale = both.boxes.new_tensor([picture.shape[2] / covered[1], picture.shape[1] / covered[0]] * 2)

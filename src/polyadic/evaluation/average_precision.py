@@ -54,8 +54,11 @@ def _guesses(detections: Detections) -> tuple[Int[np.ndarray, " M"], Int[np.ndar
     if detections.distribution is None:
         rows = np.flatnonzero(detections.labels != UNKNOWN)
         return rows, detections.labels[rows], detections.scores[rows]
-    rows, labels = np.nonzero(detections.distribution >= _LEAST)
-    return rows, labels, detections.distribution[rows, labels].astype(np.float64)
+    spread = detections.distribution.astype(np.float64)
+    unknown = np.flatnonzero((spread.sum(1) == 0) & (detections.labels != UNKNOWN))
+    spread[unknown, detections.labels[unknown]] = detections.scores[unknown]
+    rows, labels = np.nonzero(spread >= _LEAST)
+    return rows, labels, spread[rows, labels]
 
 
 def _extents(boxes: Float[np.ndarray, "N 4"]) -> list[list[float]]:

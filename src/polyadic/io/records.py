@@ -6,11 +6,11 @@
                     "score": 0.42}, ...]}
 
 is the record of relations: what `polyadic predict` and `write_relations` write. `box` of a subject or object counts the
-boxes from 0; `label` and `score` of a box are the detector's, optional. `size` is the frame of the boxes (see
-`Detections.size`). The same in columns is read too, and detections alone are written so:
+boxes from 0; `label`, `score` and `source` (the name) of a box are the detector's, optional. `size` is the frame of the
+boxes (see `Detections.size`). The same in columns is read too, and detections alone are written so:
 
     {"image": "a.jpg", "size": [800, 600], "boxes": [[x1, y1, x2, y2], ...], "labels": ["person", ...],
-     "scores": [0.9, ...]}
+     "scores": [0.9, ...], "source": ["yolox_nano.onnx", ...]}
     {"image": ..., "boxes": ..., "labels": ..., "confidences": [0.9, ...],
      "pairs": [[0, 1], ...], "triplets": [["person", "ride", "horse"], ...], "scores": [0.42, ...]}
 
@@ -57,6 +57,7 @@ class BoxRecord(msgspec.Struct):
     box: _Corners
     label: str | None = None
     score: float | None = None
+    source: str | None = None
 
 
 class EndRecord(msgspec.Struct):
@@ -84,6 +85,7 @@ class ImageRecord(msgspec.Struct, forbid_unknown_fields=True):
     labels: list[str | None] | None = None
     scores: list[float] | None = None  # of the triplets, where there are any, else of the boxes
     confidences: list[float] | None = None
+    source: list[str] | None = None  # of the boxes: the detector's name, where several looked
     pairs: list[tuple[_Index, _Index]] | None = None
     triplets: list[tuple[str, str, str]] | None = None
     relations: list[RelationRecord] | None = None
@@ -105,6 +107,13 @@ class ImageRecord(msgspec.Struct, forbid_unknown_fields=True):
         if len(scores) < len(self.boxes) or (not self.boxes and self.relations is None):
             return None
         return [box.label for box in boxes], scores
+
+    def box_sources(self) -> np.ndarray | None:
+        """Return the detector's name of each box; None where any has none."""
+        if self.source is not None and len(self.source) != len(self.boxes):
+            raise PolyadicError(f"source and boxes need one length, got {len(self.source)} and {len(self.boxes)}")
+        given = self.source or [box.source for box in self.boxes if isinstance(box, BoxRecord) and box.source]
+        return np.array(given, np.str_) if given and len(given) == len(self.boxes) else None
 
 
 def read_relations(path: str | Path, vocabulary: Vocabulary, images: Sequence[str] = ()) -> Iterator[Relations]:
@@ -255,6 +264,7 @@ def _to_relations(record: ImageRecord, name: str, vocabulary: Vocabulary) -> Rel
         np.array(scores, np.float64),
         labels=labels,
         confidences=confidences,
+        source=None if confidences is None else record.box_sources(),
         size=record.size,
     )
 
@@ -318,7 +328,9 @@ def _to_detections(record: ImageRecord, reader: LabelReader) -> Detections:
     labels, scores = known
     mapped = reader.map([label or "" for label in labels])
     boxes = np.array(record.corners()).reshape(-1, 4)
-    return assemble(record.image, boxes, scores, mapped=mapped, count=len(labels), size=record.size)
+    found = assemble(record.image, boxes, scores, mapped=mapped, count=len(labels), size=record.size)
+    source = record.box_sources()
+    return found if source is None else replace(found, source=source[mapped.rows])
 
 
 def _checked(detections: Iterable[Detections], vocabulary: Vocabulary) -> Iterator[Detections]:
@@ -337,4 +349,5 @@ def _detections_record(image: Detections, vocabulary: Vocabulary) -> dict[str, A
     labels = [None if label == UNKNOWN else vocabulary.objects[label] for label in image.labels.tolist()]
     columns = {"boxes": image.boxes.tolist(), "labels": labels, "scores": image.scores.tolist()}
     size = {} if image.size is None else {"size": list(image.size)}
-    return {"image": image.image, **size, **columns}
+    source = {} if image.source is None else {"source": image.source.tolist()}
+    return {"image": image.image, **size, **columns, **source}

@@ -20,6 +20,7 @@ from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 FORMAT = "polyadic detections 1"
 # `told` (a name of the file format): whether an image has class distributions, whose rows are in `distribution`
 _COLUMNS = {"boxes": "f8", "scores": "f8", "offsets": "i8", "labels": "i4", "distribution": "f2", "told": "u1"}
+_SOURCE = "source"  # a column of files with boxes of several detectors: an index into the header's `sources`, or -1
 
 
 def write_tensors(
@@ -32,6 +33,8 @@ def write_tensors(
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     columns["offsets"].append([0])
     names, sizes, total = [], [], 0
+    sources: dict[str, int] = {}
+    seen_by: list[int] = []
     for image in detections:
         known = image.distribution is not None
         if image.distribution is not None:
@@ -42,6 +45,8 @@ def write_tensors(
         names.append(image.image)
         sizes.append(image.size)
         total += len(image)
+        witnesses = [None] * len(image) if image.source is None else image.source.tolist()
+        seen_by += [-1 if name is None else sources.setdefault(name, len(sources)) for name in witnesses]
         rows = {"boxes": image.boxes, "scores": image.scores, "labels": image.labels}
         for name, values in (rows | {"told": [known], "offsets": [total]}).items():
             columns[name].append(values)
@@ -52,6 +57,9 @@ def write_tensors(
     }
     texts = {"images": json.dumps(names), "sizes": json.dumps(sizes), "about": json.dumps(dict(about))}
     texts |= {"format": FORMAT, "vocabulary": vocabulary.to_json()}
+    if sources:
+        tensors[_SOURCE] = np.array(seen_by, np.int32)
+        texts["sources"] = json.dumps(list(sources))
     save_file(tensors, path, {"polyadic": json.dumps(texts)})  # safetensors writes several keys in random order
 
 
@@ -72,6 +80,7 @@ def read_tensors(path: Path, reader: LabelReader) -> Iterator[Detections]:
         same = reader.mapping is None and vocabulary.objects == reader.vocabulary.objects
         targets = {**label_map.targets, "": UNKNOWN}
         objects = [*vocabulary.objects, ""]  # the label -1 is the last
+        sources, seen_by = _sources(path, file, columns["labels"].get_shape()[0])
         row = 0
         for at, (name, size) in enumerate(zip(names, sizes, strict=True)):
             start, end = int(offsets[at]), int(offsets[at + 1])
@@ -83,9 +92,25 @@ def read_tensors(path: Path, reader: LabelReader) -> Iterator[Detections]:
                 distribution = distribution if same else label_map.spread(distribution)
                 row += end - start
             boxes, scores = (_rows(columns[column], start, end)[mapped.rows] for column in ("boxes", "scores"))
+            numbers = seen_by[start:end][mapped.rows]
+            source = sources[numbers] if len(numbers) and (numbers >= 0).all() else None
             with located(path.name):
-                image = Detections(name, boxes, mapped.labels, scores, size, distribution=distribution)
+                image = Detections(name, boxes, mapped.labels, scores, size, distribution=distribution, source=source)
             yield image
+
+
+def _sources(path: Path, file: Any, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read the names of the detectors and which of them saw each box; -1 where the file does not say."""
+    if _SOURCE not in file.keys():  # noqa: SIM118, not a dict
+        return np.zeros(0, np.str_), np.full(total, -1)
+    seen_by = file.get_tensor(_SOURCE)
+    try:
+        names = [str(name) for name in json.loads(read_header(file.metadata())["sources"])]
+    except (KeyError, TypeError, ValueError) as error:
+        raise PolyadicError(f"{path.name}: damaged header ({error})") from error
+    if seen_by.shape != (total,) or (total and not -1 <= seen_by.min() <= seen_by.max() < len(names)):
+        raise PolyadicError(f"{path.name}: source does not number the {len(names)} detectors of the header")
+    return np.array(names, np.str_), seen_by
 
 
 def _rows(column: Any, start: int, end: int) -> np.ndarray:

@@ -375,6 +375,7 @@ class ScoredPairs:
             relations,
             labels=boxes.labels,
             confidences=boxes.scores,
+            source=boxes.source,
             probability=None if probability is None else probability.numpy(),
             vocabulary=self.model.vocabulary,
         )

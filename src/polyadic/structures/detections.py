@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from polyadic.structures.images import Photo
 from polyadic.structures.labels import (
@@ -52,6 +52,7 @@ class Detections:
     size: tuple[float, float] | None = None  # None: see above
     _: KW_ONLY
     distribution: Float[np.ndarray, "N C"] | None = None  # P(class | box) of all classes, where the detector gives it
+    source: Shaped[np.ndarray, " N"] | None = None  # the name of the detector that saw the box, where several looked
 
     def __post_init__(self) -> None:
         where = f"Detections of {self.image}"
@@ -67,6 +68,8 @@ class Detections:
             raise PolyadicError(f"{where}: labels count from 0, or are {UNKNOWN} (unknown), got {self.labels.min()}")
         if self.distribution is not None:
             self._check_distribution(where)
+        if self.source is not None:
+            self._check_source(where)
 
     def _check_distribution(self, where: str) -> None:
         array = np.asarray(self.distribution)
@@ -78,18 +81,62 @@ class Detections:
             raise PolyadicError(f"{where}: each row of distribution must be probabilities with a sum of at most 1")
         object.__setattr__(self, "distribution", np.ascontiguousarray(array, np.float32))
 
+    def _check_source(self, where: str) -> None:
+        array = np.asarray(self.source)
+        if array.shape != (len(self),) or (array.size and array.dtype.kind != "U"):
+            raise PolyadicError(f"{where}: source must be names [{len(self)}], got {array.dtype} {list(array.shape)}")
+        object.__setattr__(self, "source", array.astype(np.str_))
+
     def __len__(self) -> int:
         return len(self.boxes)
 
     def take(self, rows: Bool[np.ndarray, " N"] | Int[np.ndarray, " M"]) -> Detections:
         """Select boxes by index or by mask."""
-        distribution = None if self.distribution is None else self.distribution[rows]
         return replace(
             self,
             boxes=self.boxes[rows],
             labels=self.labels[rows],
             scores=self.scores[rows],
-            distribution=distribution,
+            distribution=None if self.distribution is None else self.distribution[rows],
+            source=None if self.source is None else self.source[rows],
+        )
+
+    @classmethod
+    def join(cls, *witnesses: Detections, names: Sequence[str] = ()) -> Detections:
+        """Put together the boxes that several detectors found in one image, in the order given.
+
+        `source` is the detector's of `names` (default: 0, 1, ...); boxes that have a source keep it. If only some
+        detectors give class distributions, those of the other boxes are all zeros: unknown.
+
+        >>> names = Vocabulary(objects=("person", "horse"), predicates=("ride",))
+        >>> a = Detections.from_arrays([[0, 0, 9, 9]], ["person"], vocabulary=names)
+        >>> b = Detections.from_arrays([[1, 0, 9, 9], [5, 5, 20, 20]], ["person", "horse"], vocabulary=names)
+        >>> Detections.join(a, b, names=["yolox", "deim"]).source.tolist()
+        ['yolox', 'deim', 'deim']
+        """
+        if not witnesses or len(names) not in (0, len(witnesses)):
+            raise PolyadicError(f"Detections.join: got {len(witnesses)} detections and {len(names)} names")
+        first = witnesses[0]
+        for other in witnesses[1:]:
+            if (other.image, other.size) != (first.image, first.size):
+                raise PolyadicError(
+                    f"Detections.join: expected one image in one frame, got {first.image!r} of size {first.size} and "
+                    f"{other.image!r} of size {other.size}; see Detections.in_frame"
+                )
+        sources: list[np.ndarray] = []
+        known = 0  # detectors so far
+        for at, one in enumerate(witnesses):
+            name = names[at] if names else str(known)
+            sources.append(np.full(len(one), name) if one.source is None else one.source)
+            known += 1 if one.source is None else len(np.unique(one.source))
+        return cls(
+            first.image,
+            np.concatenate([one.boxes for one in witnesses]),
+            np.concatenate([one.labels for one in witnesses]),
+            np.concatenate([one.scores for one in witnesses]),
+            first.size,
+            distribution=_join_distributions(witnesses),
+            source=np.concatenate(sources),
         )
 
     def in_frame(self, size: tuple[float, float]) -> Detections:
@@ -265,6 +312,22 @@ def assemble(image: str, boxes: Any, scores: Any, *, mapped: MappedLabels, count
         check_frame(size, image),
     )
     return replace(everything.take(mapped.rows), labels=mapped.labels)
+
+
+def _join_distributions(witnesses: Sequence[Detections]) -> Float[np.ndarray, "N C"] | None:
+    widths = {one.distribution.shape[1] for one in witnesses if one.distribution is not None}
+    if not widths:
+        return None
+    classes, highest = max(widths), max(int(one.labels.max(initial=0)) for one in witnesses)
+    if len(widths) > 1 or highest >= classes:
+        raise PolyadicError(
+            f"{witnesses[0].image}: detections to join need one vocabulary, got distributions over "
+            f"{' and '.join(map(str, sorted(widths)))} classes and labels up to {highest}"
+        )
+    rows = [
+        np.zeros((len(one), classes), np.float32) if one.distribution is None else one.distribution for one in witnesses
+    ]
+    return np.concatenate(rows)
 
 
 def _is_swapped(size: tuple[float, float], frame: tuple[float, float]) -> bool:

@@ -75,7 +75,7 @@ class LabelMap:
             raise PolyadicError(f"LabelMap: expected the names of a detector's classes, got {names!r:.60}")
         values = read_mapping(mapping)
         if not isinstance(mapping, Synonyms):
-            _check_names(values, set(given.values()), "mapping: the detector has no class")
+            check_names(values, set(given.values()), "mapping: the detector has no class")
         match = NameMatcher(vocabulary, values)
         targets = {name: match(name) for name in given.values()}
         return cls(vocabulary, dict(sorted(given.items())), targets, getattr(mapping, "doubtful", {}))
@@ -216,7 +216,7 @@ class LabelReader:
     def check_mapping(self, where: str) -> None:
         """Refuse lines of the user's mapping for classes that no box of the file has, once it is read."""
         if self.seen and not isinstance(self.mapping, Synonyms):
-            _check_names(read_mapping(self.mapping), self.seen, f"{where}: mapping: no box has the class")
+            check_names(read_mapping(self.mapping), self.seen, f"{where}: mapping: no box has the class")
 
 
 def warn_dropped(where: str, dropped: Counter[str], unknown: UnknownPolicy, stacklevel: int = 2) -> None:
@@ -251,7 +251,7 @@ def read_mapping(mapping: NameMapping) -> dict[str, str | None]:
         raise PolyadicError(f'{where}: expected names to names ("" or null drops): {error}') from error
 
 
-def _check_names(mapping: Iterable[str], names: set[str], problem: str) -> None:
+def check_names(mapping: Iterable[str], names: set[str], problem: str) -> None:
     """Refuse a line of a mapping for a class that the detector does not have."""
     known = {fold(name) for name in names}
     for name in mapping:

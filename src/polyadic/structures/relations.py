@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN
@@ -58,7 +58,8 @@ class Relations:
 
     Rankings of our models are sorted, best first. Their `scores` are log f_spo, the sum of the terms `log_...`, which
     have their exponents applied. Predictions of other models have no terms, any order and scores of any scale: larger
-    is better. `labels` and `confidences` of the boxes are the detector's, where known.
+    is better. `labels` and `confidences` of the boxes are the detector's, where known; `source` names it, where several
+    looked.
     """
 
     image: str
@@ -69,6 +70,7 @@ class Relations:
     _: KW_ONLY
     labels: Int[np.ndarray, " N"] | None = None
     confidences: Float[np.ndarray, " N"] | None = None
+    source: Shaped[np.ndarray, " N"] | None = None
     size: tuple[float, float] | None = None  # the frame of the boxes; None: the annotated one
     log_cp: Float[np.ndarray, " M"] | None = field(default=None, compare=False)  # log ψ_c
     log_prior: Float[np.ndarray, " M"] | None = field(default=None, compare=False)  # a log ψ_u
@@ -98,7 +100,8 @@ class Relations:
             raise PolyadicError(f"{where}: labels and confidences of the boxes come together or not at all")
         if self.labels is not None:
             freeze(self, where, labels=(np.int64, 0), confidences=(np.float64, 0))
-            Detections(self.image, self.boxes, self.labels, np.asarray(self.confidences))  # checks them
+            checked = Detections(self.image, self.boxes, self.labels, np.asarray(self.confidences), source=self.source)
+            object.__setattr__(self, "source", checked.source)
 
     def _columns(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _COLUMNS}
@@ -140,7 +143,7 @@ class Relations:
         """The boxes with the detector's labels and confidences, if known."""
         if self.labels is None or self.confidences is None:
             return None
-        return Detections(self.image, self.boxes, self.labels, self.confidences, self.size)
+        return Detections(self.image, self.boxes, self.labels, self.confidences, self.size, source=self.source)
 
     def names(self) -> list[tuple[str, str, str]]:
         """Return the triplets in words."""
@@ -176,6 +179,9 @@ class Relations:
         if self.labels is not None and self.confidences is not None:
             for box, label, score in zip(boxes, self.labels.tolist(), self.confidences.tolist(), strict=True):
                 box |= {"label": self._label(label), "score": score}
+        if self.source is not None:
+            for box, source in zip(boxes, self.source.tolist(), strict=True):
+                box["source"] = source
         size = {} if self.size is None else {"size": list(self.size)}
         given = {} if self.given is None else {"given": dict(self.given)}
         note = {} if self.note is None else {"note": self.note}

@@ -76,7 +76,7 @@ def equal(a: object, b: object) -> bool:
         if not column.compare:
             continue
         x, y = getattr(a, column.name), getattr(b, column.name)
-        if not (np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y):
+        if not (np.array_equal(x, y) if isinstance(x, np.ndarray) or isinstance(y, np.ndarray) else x == y):
             return False
     return True
 

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from polyadic import progress
 from polyadic.config import DetectorConfig, load_detector_config
 from polyadic.detectors.detector import Detector, part_labels
-from polyadic.detectors.yolox import YoloxNano
+from polyadic.detectors.yolox_nano import YoloxNano
 from polyadic.evaluation.average_precision import average_precision
 from polyadic.model.relation_model import PRECISION
 from polyadic.model.storage import pick_device

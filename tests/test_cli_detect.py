@@ -51,7 +51,10 @@ def test_training_prints_the_model_and_the_next_command(command: Command, config
     ("words", "message"),
     [
         (("toy", "--preset", "vgg16"), "expected one CONFIG, got toy and --preset vgg16"),
-        (("resnet",), "no preset and no file is called resnet; presets: vgg16, resnet50-fpn, mobilenetv3-fpn, toy"),
+        (
+            ("resnet",),
+            "no preset and no file is called resnet; presets: vgg16, resnet50-fpn, mobilenetv3-fpn, yolox-nano, toy",
+        ),
         ((), "CONFIG is missing: a preset (vgg16, "),
         (("vgg16",), "vrd: where is it? Give its folder with --data"),
     ],

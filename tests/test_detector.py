@@ -150,7 +150,7 @@ def test_a_batch_gives_each_photo_the_boxes_it_gets_alone() -> None:
     assert detector.detect([]) == []
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", sorted(set(NETWORKS) - {"yolox-nano"}))
 def test_every_network_learns_and_detects(network: str) -> None:
     torch.manual_seed(0)
     detector = Detector(tiny(network, score=0.0, most=7), NAMES)

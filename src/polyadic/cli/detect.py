@@ -30,7 +30,7 @@ app = typer.Typer(
     help="Train an object detector and write its detections for a split.", no_args_is_help=True, rich_markup_mode="rich"
 )
 OPTIONS = ("data", "dataset", "preset", "out", "resume", "overwrite", "help")
-PRESETS = "vgg16, resnet50-fpn, mobilenetv3-fpn, toy"
+PRESETS = "vgg16, resnet50-fpn, mobilenetv3-fpn, yolox-nano, toy"
 
 
 @app.command(
@@ -55,7 +55,7 @@ def train(
     resume: Resume = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train a Faster R-CNN on the boxes of a dataset.
+    """Train a Faster R-CNN or a YOLOX-Nano on the boxes of a dataset.
 
     Ctrl-C loses no work, and --resume continues to the same weights. Any config field can be set as an option.
     """
@@ -85,7 +85,7 @@ def train(
     from polyadic.training.detector import train_detector
 
     start = time.monotonic()
-    inputs = (name, config.data.root, config.weights)
+    inputs = (name, config.data.root, config.weights, config.data.teachers)
     with replacing(out.expanduser(), overwrite, inputs), long_job(f"polyadic detect train --resume --out {out}"):
         train_detector(config, out, resume=resume)
     best = best_of(out.expanduser())

@@ -284,3 +284,11 @@ class DetectorConfig(Settings):
     world: WorldConfig = field(default_factory=WorldConfig)
     training: DetectorStageConfig = field(default_factory=DetectorStageConfig)
     validation: DetectorValidationConfig = field(default_factory=DetectorValidationConfig)
+
+    def check(self) -> None:
+        """Check values that depend on one another."""
+        if self.network == "yolox-nano" and (self.longest % 32 or self.side != self.longest):
+            raise PolyadicError(
+                f"yolox-nano has square inputs: side and longest must be one multiple of 32, got {self.side} and "
+                f"{self.longest}"
+            )

@@ -53,7 +53,7 @@ def test_the_head_equals_three_branches_run_per_pair(context: bool, copies: int)
     subject, object, pair = features(n, pairs)
     labels = torch.tensor([[0, 2], [3, -1], [-1, -1], [1, 0]]) if copies else None
     with torch.no_grad():
-        cp = head(subject, object, pair, pairs, labels)
+        cp = head(subject, object, pair, pairs, labels=labels)
         for at, (s, o) in enumerate(pairs.tolist()):
             left, right = subject[s], object[o]
             if context:
@@ -80,7 +80,7 @@ def test_each_branch_has_the_layers_of_the_paper() -> None:
 @pytest.mark.parametrize("context", [False, True])
 def test_without_pairs_there_are_no_tensors(n: int, context: bool) -> None:
     head, pairs = head_of(context, copies=2), ordered_pairs(n)
-    cp = head(*features(n, pairs), pairs, torch.zeros(n, 2, dtype=torch.long))
+    cp = head(*features(n, pairs), pairs, labels=torch.zeros(n, 2, dtype=torch.long))
     assert cp.batch_shape == (0,)
     assert cp.sizes == SIZES
     assert cp.rank == 2
@@ -98,7 +98,7 @@ def test_before_training_a_detected_label_adds_two_to_its_log_score() -> None:
 @pytest.mark.parametrize("context", [False, True])
 def test_gradients_reach_every_weight(context: bool) -> None:
     head, pairs = head_of(context, copies=2), ordered_pairs(5)
-    cp = head(*features(5, pairs), pairs, torch.tensor([[0, 1], [2, -1], [3, 0], [1, 2], [2, 3]]))
+    cp = head(*features(5, pairs), pairs, labels=torch.tensor([[0, 1], [2, -1], [3, 0], [1, 2], [2, 3]]))
     generator = torch.Generator().manual_seed(4)
     target = torch.stack([torch.randint(n, (len(pairs),), generator=generator) for n in SIZES], 1)
     cp.nll(target).mean().backward()

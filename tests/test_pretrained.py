@@ -19,9 +19,11 @@ from shared_data import real_vrd, shared
 from tiny_runs import Command, call
 
 from polyadic.config import DETECTOR_PRESETS
+from polyadic.detectors import load_detector
 from polyadic.detectors.coco import CocoDetector
+from polyadic.detectors.detector import Detector
 from polyadic.model.relation_model import RelationModel
-from polyadic.pretrained import coco_to_vrd, model_folder, synonyms, table_file
+from polyadic.pretrained import coco_to_vrd, detector_folder, model_folder, synonyms, table_file
 from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN, LabelMap, Synonyms, read_file
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -307,14 +309,17 @@ def test_detected_classes_are_mapped_and_unmapped_ones_counted(small: Path, mode
     assert set(own(photo()).labels.tolist()) == {model.vocabulary.objects.index("laptop")}
 
 
-def test_a_photo_alone_is_enough(command: Command, here: Path, small: Path, model: RelationModel) -> None:
-    result = command("predict", "desk.jpg", *FEW)
+RESNET = ("--detector", "resnet50-fpn")
+
+
+def test_torchvisions_detector_can_be_chosen(command: Command, here: Path, small: Path, model: RelationModel) -> None:
+    result = command("predict", "desk.jpg", *RESNET, *FEW)
     assert result.code == 0
     context = next(line for line in result.err.splitlines() if line.startswith(OURS))
     assert "resnet50-fpn (50 of its 80 classes" in context
     assert "dining table -> table" not in result.err
-    assert "dining table -> table" in command("predict", "desk.jpg", "-v", *FEW).err
-    assert command("predict", "desk.jpg", "--out", "r.jsonl", *FEW).code == 0
+    assert "dining table -> table" in command("predict", "desk.jpg", "-v", *RESNET, *FEW).err
+    assert command("predict", "desk.jpg", "--out", "r.jsonl", *RESNET, *FEW).code == 0
     record = json.loads(Path("r.jsonl").read_text())
     with warnings.catch_warnings():  # random weights may find a doubtful class
         warnings.simplefilter("ignore")
@@ -337,7 +342,7 @@ def test_unavailable_weights_are_one_line_with_three_fixes(
     if content is not None:
         folder.mkdir(parents=True)
         (folder / Path(url).name).write_bytes(content)
-    result = command("predict", "desk.jpg")
+    result = command("predict", "desk.jpg", *RESNET)
     assert (result.code, result.out) == (1, "")
     *notes, last = result.err.splitlines()
     assert any("downloading" in note for note in notes) == (content is None)
@@ -372,3 +377,15 @@ def test_a_real_photo_and_a_real_detector_give_relations_without_a_mapping(
     out, err = capsys.readouterr()
     assert err.count("\n") <= 2  # a class that the model lacks may be noted
     assert json.loads(out)["relations"]
+
+
+def test_a_photo_alone_is_enough(command: Command, tmp_path: Path) -> None:
+    result = command("predict", Path(__file__).parents[1] / "examples" / "astronaut.jpg", "--top", "5")
+    assert result.code == 0
+    assert "vrd-detector" in result.err
+    assert "person" in result.out
+    detector = load_detector("vrd-detector", RelationModel.pretrained().vocabulary)
+    assert sum(path.stat().st_size for path in detector_folder().iterdir()) < 15e6
+    assert isinstance(detector, Detector)
+    with pytest.raises(PolyadicError, match="vocabulary"):
+        load_detector("vrd-detector", Vocabulary(("dog", "cat"), ("on",)))

@@ -145,9 +145,9 @@ def test_parts_are_looked_for_in_wholes_alone() -> None:
     maps = network.maps(torch.rand(1, 3, SIDE, SIDE))
     horse = NamedBoxes(torch.tensor([[0.0, 0, 30, 30]]), torch.tensor([1]), torch.tensor([0.9]))
     person = NamedBoxes(torch.tensor([[0.0, 0, 30, 60]]), torch.tensor([0]), torch.tensor([0.9]))
-    assert len(find_parts(network, maps, horse, (SIDE, SIDE), 0.0).boxes) == 0
+    assert len(find_parts(network, maps, horse, (SIDE, SIDE)).boxes) == 0
     network.parts.places.copy_(torch.tensor([[0.0, 0.0, 1.0, 0.5]]))  # type: ignore[union-attr]
-    found = find_parts(network, maps, person, (SIDE, SIDE), 0.0)
+    found = find_parts(network, maps, person, (SIDE, SIDE))
     assert found.labels.tolist() == [2]
     torch.testing.assert_close(found.boxes, torch.tensor([[0.0, 0, 30, 30]]))  # its usual place, before any training
     assert part_labels(config(whole="person", parts=("hat", "shoe")), NAMES) == (0, [2])
@@ -161,7 +161,7 @@ def scene(boxes: list[list[float]], labels: list[int], relations: list[list[int]
 def test_parts_are_what_is_related_to_a_whole() -> None:
     one = scene([[0, 0, 40, 80], [10, 0, 30, 20], [50, 50, 90, 90]], [0, 2, 1], [[0, 1, 1], [2, 0, 1]])
     assert part_pairs(one, 0, [2]).tolist() == [[0, 1]]
-    np.testing.assert_allclose(part_places([one], 0, [2, 3]), [[0.25, 0, 0.75, 0.25], [0, 0, 1, 1]])
+    np.testing.assert_allclose(part_places([one], 0, [2, 3]), np.array([[0.25, 0, 0.75, 0.25], [0, 0, 1, 1]]))
 
 
 def test_teachers_add_what_nobody_annotated() -> None:

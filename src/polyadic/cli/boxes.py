@@ -108,6 +108,7 @@ class BoxOptions:
     def files(self) -> list[Path | None]:
         """List the files of the detectors, each detector's after a None."""
         from polyadic.detectors import COCO_NETWORKS
+        from polyadic.pretrained import DETECTOR, detector_folder
 
         found: list[Path | None] = []
         for word in self.words or ("",):
@@ -117,7 +118,7 @@ class BoxOptions:
 
                 found += model_files(weights_file(word))
             elif word:
-                found += model_files(Path(word))
+                found += model_files(detector_folder() if word == DETECTOR else Path(word))
         return found
 
     def report_dropped(self, model: RelationModel) -> None:

@@ -36,8 +36,8 @@ def command(
         list[str] | None,
         typer.Option(
             "--detector",
-            help="A run of `polyadic detect train`, an .onnx file, or torchvision's resnet50-fpn (default without "
-            "RUN) or mobilenetv3-fpn, trained on COCO. Repeat it to join the boxes of several.",
+            help="vrd-detector (pretrained; default without RUN), a run of `polyadic detect train`, an .onnx file, or "
+            "torchvision's resnet50-fpn or mobilenetv3-fpn. Repeat it to join the boxes of several.",
             rich_help_panel=_BOXES,
         ),
     ] = None,
@@ -245,8 +245,10 @@ def _split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 
 def _default_detectors(run: Path | None, detections: Path | None) -> list[str]:
-    """The pretrained model comes without a detector; a run has its own."""
-    return ["resnet50-fpn"] if run is None and detections is None else []
+    """Use the pretrained detector with the pretrained model; a run has its own."""
+    from polyadic.pretrained import DETECTOR
+
+    return [DETECTOR] if run is None and detections is None else []
 
 
 def _check_paths(paths: Sequence[str], boxes: BoxOptions, drawn: Path | None) -> None:

@@ -49,5 +49,7 @@ def load_detector(
 
         return OnnxDetector(source, vocabulary, names=names, mapping=mapping, unknown=unknown)
     from polyadic.detectors.detector import Detector
+    from polyadic.pretrained import DETECTOR, detector_folder
 
-    return Detector.load(Path(source).expanduser(), device, vocabulary)
+    folder = detector_folder() if str(source) == DETECTOR else Path(source).expanduser()
+    return Detector.load(folder, device, vocabulary)

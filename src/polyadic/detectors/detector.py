@@ -108,13 +108,15 @@ class Detector(nn.Module):
         raw = network.read(maps)
         for at, (picture, (_, covered)) in enumerate(zip(pictures, inputs, strict=True)):
             own = [fmap[at : at + 1] for fmap in maps]
-            seen = yolox.find_candidates(raw[at], config.longest, covered, config.score)
-            parts = yolox.find_parts(network, own, seen, covered, config.score)
-            both = yolox.NamedBoxes.join(seen.take(slice(config.most)), parts)
-            both = both.take(choose(both.boxes, both.scores, config.nms, config.score, 2 * config.most))
+            seen = yolox.find_candidates(raw[at], config.longest, covered)
+            both = yolox.NamedBoxes.join(seen, yolox.find_parts(network, own, seen, covered))
+            both = both.take(choose(both.boxes, both.scores, config.nms, 0.0, len(both.boxes)))
             names = network.regions(own, [both.boxes], [covered]).softmax(-1)[:, :-1]
+            scores = (both.scores * names[torch.arange(len(names)), both.labels]).sqrt()  # both looks must agree
+            best = scores.argsort(descending=True, stable=True)[: config.most]
+            best = best[scores[best] >= config.score]
             scale = both.boxes.new_tensor([picture.shape[2] / covered[1], picture.shape[1] / covered[0]] * 2)
-            results.append(ImageBoxes(both.boxes * scale, both.labels, both.scores, names))
+            results.append(ImageBoxes((both.boxes * scale)[best], both.labels[best], scores[best], names[best]))
         return results
 
     @torch.no_grad()
@@ -155,15 +157,18 @@ class Detector(nn.Module):
             losses: dict[str, Tensor] = self.network([x.to(self.device).float() / 255 for x in pictures], targets)
         return losses
 
-    def save(self, folder: str | Path, **about: Any) -> None:
-        """Save weights, config, vocabulary and versions in one folder."""
+    def save(self, folder: str | Path, *, half: bool = False, **about: Any) -> None:
+        """Save weights (`half`: in float16), config, vocabulary and versions in one folder."""
         from safetensors import SafetensorError
 
         folder = Path(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_about(folder, self.config.to_json(), self.vocabulary)
-            write_weights(folder, self.network.state_dict(), {"format": FORMAT, "about": json.dumps(about)})
+            weights = self.network.state_dict()
+            if half:
+                weights = {name: x.half() if x.is_floating_point() else x for name, x in weights.items()}
+            write_weights(folder, weights, {"format": FORMAT, "about": json.dumps(about)})
         except (OSError, SafetensorError) as error:
             raise PolyadicError(f"cannot write the detector to {folder}: {error}") from error
 

@@ -12,21 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from polyadic.config import DetectorConfig
+from polyadic.detectors.vision import detection, models, ops
 from polyadic.detectors.weights import load_weights
-from polyadic.structures.vocabulary import PolyadicError
-
-try:
-    from torchvision.models import vgg16
-    from torchvision.models.detection import FasterRCNN
-    from torchvision.models.detection.anchor_utils import AnchorGenerator
-    from torchvision.models.detection.backbone_utils import mobilenet_backbone, resnet_fpn_backbone
-    from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
-    from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign, clip_boxes_to_image, nms, remove_small_boxes
-except (RuntimeError, ImportError, AttributeError) as error:  # built for another torch
-    fit = "install both together: pip install --upgrade torch torchvision"
-    raise PolyadicError(
-        f"torch {torch.__version__} and the installed torchvision do not fit ({error}); {fit}"
-    ) from error
 
 _LEAST_SIDE = 1e-2  # pixels; torchvision's
 
@@ -42,7 +29,7 @@ class ImageBoxes:
 
 
 def find_boxes(
-    network: FasterRCNN, pictures: list[Float[Tensor, "3 _ _"]], overlap: float, least: float, most: int
+    network: detection.FasterRCNN, pictures: list[Float[Tensor, "3 _ _"]], overlap: float, least: float, most: int
 ) -> list[ImageBoxes]:
     """Run a network in evaluation mode on images with pixels from 0 to 1."""
     sizes = [(int(picture.shape[1]), int(picture.shape[2])) for picture in pictures]
@@ -63,7 +50,7 @@ def find_boxes(
         scores, labels = distribution[:, 1:].max(1)
         best = inside[torch.arange(len(labels), device=labels.device), labels + 1]
         best = network.transform.postprocess([{"boxes": best}], [scaled], [size])[0]["boxes"]
-        boxes = clip_boxes_to_image(best, size)
+        boxes = ops.clip_boxes_to_image(best, size)
         kept = choose(boxes, scores, overlap, least, most)
         results.append(ImageBoxes(boxes[kept], labels[kept], scores[kept], distribution[kept, 1:]))
     return results
@@ -74,8 +61,8 @@ def choose(
 ) -> Int[Tensor, " N"]:
     """Choose boxes, best first: score threshold, least side, then NMS across classes."""
     sure = torch.where(scores >= least)[0]
-    sure = sure[remove_small_boxes(boxes[sure], _LEAST_SIDE)]
-    kept: Tensor = sure[nms(boxes[sure], scores[sure], overlap)]
+    sure = sure[ops.remove_small_boxes(boxes[sure], _LEAST_SIDE)]
+    kept: Tensor = sure[ops.nms(boxes[sure], scores[sure], overlap)]
     return kept[:most]
 
 
@@ -120,63 +107,65 @@ _RATIOS = (0.5, 1.0, 2.0)  # height / width of anchors
 _VGG16_FROZEN = 10  # layers up to conv2_2 and its pooling
 
 
-def build_network(config: DetectorConfig, classes: int, fetch: bool = True) -> FasterRCNN:
+def build_network(config: DetectorConfig, classes: int, fetch: bool = True) -> detection.FasterRCNN:
     """Build a network; `fetch`: with the weights that the config names, False where they will be loaded."""
-    network: FasterRCNN = _BUILD[config.network](config, classes + 1)
+    network: detection.FasterRCNN = _BUILD[config.network](config, classes + 1)
     if fetch and config.weights != "random":
         load_weights(network, config.network, config.weights)
     return network
 
 
-def _vgg16(config: DetectorConfig, outputs: int) -> FasterRCNN:
+def _vgg16(config: DetectorConfig, outputs: int) -> detection.FasterRCNN:
     """Use VGG16 up to conv5_3; 7 x 7 regions pass through its fully connected layers."""
-    whole = vgg16(weights=None)
+    whole = models.vgg16(weights=None)
     maps = whole.features[:-1]  # without the last pooling: stride 16
     maps.out_channels = 512
     if config.weights != "random":
         maps[:_VGG16_FROZEN].requires_grad_(False)
-    return FasterRCNN(
+    return detection.FasterRCNN(
         maps,
-        rpn_anchor_generator=AnchorGenerator(((32, 64, 128, 256, 512),), (_RATIOS,)),
-        box_roi_pool=MultiScaleRoIAlign(["0"], 7, 2),
+        rpn_anchor_generator=detection.anchor_utils.AnchorGenerator(((32, 64, 128, 256, 512),), (_RATIOS,)),
+        box_roi_pool=ops.MultiScaleRoIAlign(["0"], 7, 2),
         box_head=nn.Sequential(nn.Flatten(), *whole.classifier[:-1]),
-        box_predictor=FastRCNNPredictor(4096, outputs),
+        box_predictor=detection.faster_rcnn.FastRCNNPredictor(4096, outputs),
         **_sizes(config),
     )
 
 
-def _resnet50(config: DetectorConfig, outputs: int) -> FasterRCNN:
-    maps = resnet_fpn_backbone(backbone_name="resnet50", weights=None, **_trainable(config, 5))
-    return FasterRCNN(maps, outputs, **_sizes(config))
+def _resnet50(config: DetectorConfig, outputs: int) -> detection.FasterRCNN:
+    maps = detection.backbone_utils.resnet_fpn_backbone(backbone_name="resnet50", weights=None, **_trainable(config, 5))
+    return detection.FasterRCNN(maps, outputs, **_sizes(config))
 
 
-def _mobilenetv3(config: DetectorConfig, outputs: int) -> FasterRCNN:
-    maps = mobilenet_backbone(backbone_name="mobilenet_v3_large", weights=None, fpn=True, **_trainable(config, 6))
-    anchors = AnchorGenerator(((32, 64, 128, 256, 512),) * 3, (_RATIOS,) * 3)
-    return FasterRCNN(maps, outputs, rpn_anchor_generator=anchors, rpn_score_thresh=0.05, **_sizes(config))
+def _mobilenetv3(config: DetectorConfig, outputs: int) -> detection.FasterRCNN:
+    maps = detection.backbone_utils.mobilenet_backbone(
+        backbone_name="mobilenet_v3_large", weights=None, fpn=True, **_trainable(config, 6)
+    )
+    anchors = detection.anchor_utils.AnchorGenerator(((32, 64, 128, 256, 512),) * 3, (_RATIOS,) * 3)
+    return detection.FasterRCNN(maps, outputs, rpn_anchor_generator=anchors, rpn_score_thresh=0.05, **_sizes(config))
 
 
-def _small(config: DetectorConfig, outputs: int) -> FasterRCNN:
+def _small(config: DetectorConfig, outputs: int) -> detection.FasterRCNN:
     """Use anchors that fit the drawn objects: 15 to 64 pixels, up to twice as high as wide."""
     maps, pool, hidden = SmallBackbone(), 5, 256
-    return FasterRCNN(
+    return detection.FasterRCNN(
         maps,
-        rpn_anchor_generator=AnchorGenerator(((20, 28, 40, 52),), ((0.7, 1.0, 2.0),)),
+        rpn_anchor_generator=detection.anchor_utils.AnchorGenerator(((20, 28, 40, 52),), ((0.7, 1.0, 2.0),)),
         rpn_pre_nms_top_n_train=200,
         rpn_pre_nms_top_n_test=200,
         rpn_post_nms_top_n_train=64,
         rpn_post_nms_top_n_test=64,
         rpn_batch_size_per_image=128,
-        box_roi_pool=MultiScaleRoIAlign(["0"], pool, 2),
-        box_head=TwoMLPHead(maps.out_channels * pool**2, hidden),
-        box_predictor=FastRCNNPredictor(hidden, outputs),
+        box_roi_pool=ops.MultiScaleRoIAlign(["0"], pool, 2),
+        box_head=detection.faster_rcnn.TwoMLPHead(maps.out_channels * pool**2, hidden),
+        box_predictor=detection.faster_rcnn.FastRCNNPredictor(hidden, outputs),
         box_batch_size_per_image=64,
         box_positive_fraction=0.5,
         **_sizes(config),
     )
 
 
-_BUILD: dict[str, Callable[[DetectorConfig, int], FasterRCNN]] = {
+_BUILD: dict[str, Callable[[DetectorConfig, int], detection.FasterRCNN]] = {
     "vgg16": _vgg16,
     "resnet50-fpn": _resnet50,
     "mobilenetv3-fpn": _mobilenetv3,
@@ -192,4 +181,4 @@ def _trainable(config: DetectorConfig, layers: int) -> dict[str, Any]:
     """Train all layers from random weights; else three, as torchvision does, with frozen batch statistics."""
     if config.weights == "random":
         return {"norm_layer": nn.BatchNorm2d, "trainable_layers": layers}
-    return {"norm_layer": FrozenBatchNorm2d, "trainable_layers": 3}
+    return {"norm_layer": ops.FrozenBatchNorm2d, "trainable_layers": 3}

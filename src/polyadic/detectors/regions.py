@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-from torchvision.ops import box_iou, generalized_box_iou_loss, roi_align
 
 from polyadic.boxes import PLACE, box_place
+from polyadic.detectors.vision import ops
 
 _CELLS = 3  # of a region, for its name
 _PART_CELLS = 7  # for its parts
@@ -27,7 +27,7 @@ _ABSENT_WEIGHT = 0.3  # likewise parts
 def pool(maps: Sequence[Tensor], strides: Sequence[int], boxes: list[Tensor], cells: int) -> Float[Tensor, "N D"]:
     """Pool regions of several images from all maps; boxes in pixels of the network's input."""
     pooled = [
-        roi_align(fmap.float(), boxes, cells, 1 / stride, 2, True).flatten(1)
+        ops.roi_align(fmap.float(), boxes, cells, 1 / stride, 2, True).flatten(1)
         for fmap, stride in zip(maps, strides, strict=True)
     ]
     return torch.cat(pooled, 1)
@@ -92,7 +92,7 @@ def _away_from(boxes: Float[Tensor, "N 4"], side: int) -> Float[Tensor, "M 4"]:
     """Draw boxes that overlap none of these much."""
     centre, half = torch.rand(2 * _OTHERS, 2) * side, torch.exp(torch.empty(2 * _OTHERS, 2).uniform_(2.5, 5)) / 2
     drawn = torch.cat([centre - half, centre + half], 1).clamp(0, side).to(boxes)
-    free = box_iou(drawn, boxes).amax(1) < 0.3 if len(boxes) else torch.ones(len(drawn), dtype=torch.bool)
+    free = ops.box_iou(drawn, boxes).amax(1) < 0.3 if len(boxes) else torch.ones(len(drawn), dtype=torch.bool)
     return drawn[free & ((drawn[:, 2:] - drawn[:, :2]) > 4).all(1)][:_OTHERS]
 
 
@@ -153,7 +153,7 @@ class PartHead(nn.Module):
             at = start + torch.searchsorted(all_wholes, rows[:, 0].contiguous())
             kind = (names[rows[:, 1], None] == self.labels).int().argmax(1)
             target[at, kind], weight[at, kind] = 1.0, 1.0
-            far = far + generalized_box_iou_loss(found[at, kind], corners[rows[:, 1]], reduction="sum")
+            far = far + ops.generalized_box_iou_loss(found[at, kind], corners[rows[:, 1]], reduction="sum")
             start += len(all_wholes)
         count = sum(map(len, pairs))
         total: Tensor = binary_cross_entropy_with_logits(logit, target, weight, reduction="sum") + 2 * far

@@ -22,9 +22,9 @@ from torch.nn.functional import (
     pad,
     silu,
 )
-from torchvision.ops import batched_nms, box_iou, generalized_box_iou_loss
 
 from polyadic.detectors.regions import PartHead, RegionHead
+from polyadic.detectors.vision import ops
 from polyadic.detectors.weights import class_names
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -34,7 +34,7 @@ SAME_CLASS = 0.6  # ours: IoU from which two boxes of one class are one
 _RADIUS = 2.5  # YOLOX: cells this far from the centre of a box may be assigned to it
 _MOST_CELLS = 10  # YOLOX: cells per box
 _LONGEST = 8.0  # log of a side in cells
-_CANDIDATES = 400  # ours: (cell, class) combinations kept for NMS
+_CANDIDATES, _LEAST, _MOST = 400, 0.01, 100  # ours: (cell, class) combinations before NMS, least score, most after NMS
 _WHOLES, _SURE_WHOLE = 8, 0.15  # ours: how many boxes, of at least this score, are searched for parts
 
 
@@ -216,7 +216,7 @@ def assign(
     near = ((middle - (low + high) / 2).abs() < _RADIUS * stride).all(-1)
     candidates = (inside | near).any(0).nonzero()[:, 0]
     central: Bool[Tensor, "G C"] = (inside & near)[:, candidates]
-    overlap = box_iou(truth.boxes, boxes[candidates])
+    overlap = ops.box_iou(truth.boxes, boxes[candidates])
     chance = (raw[candidates, 4:5].sigmoid() * raw[candidates, 5:].sigmoid()).sqrt().clamp(1e-6, 1 - 1e-6)
     right = chance[:, truth.labels].T  # [G, C]
     named = -(1 - chance).log().sum(1) + (1 - right).log() - right.log()
@@ -243,7 +243,7 @@ def losses(network: YoloxNano, pictures: Float[Tensor, "I 3 H W"], truths: list[
             at, row, overlap = assign(boxes[image].detach(), raw[image].detach(), truth, grid)
             share = truth.weights[row]
             target = one_hot(truth.labels[row], network.classes) * overlap[:, None]
-            far = generalized_box_iou_loss(boxes[image, at], truth.boxes[row], reduction="none")
+            far = ops.generalized_box_iou_loss(boxes[image, at], truth.boxes[row], reduction="none")
             wrong = binary_cross_entropy_with_logits(raw[image, at, 5:], target, reduction="none").sum(1)
             parts["box"] = parts["box"] + 5 * (far * share).sum()  # YOLOX: times 5
             parts["class"] = parts["class"] + (wrong * share).sum()
@@ -276,20 +276,18 @@ class NamedBoxes:
         return cls(*(torch.cat([getattr(first, name), getattr(second, name)]) for name in names))
 
 
-def find_candidates(raw: Float[Tensor, "A D"], side: int, covered: tuple[int, int], least: float) -> NamedBoxes:
+def find_candidates(raw: Float[Tensor, "A D"], side: int, covered: tuple[int, int]) -> NamedBoxes:
     """Choose the likeliest (cell, class) combinations of one image, best first, with NMS per class."""
     boxes = _clipped(decode(raw, side, side), covered)
     chance = raw[:, 4:5].sigmoid() * raw[:, 5:].sigmoid()
     flat = (chance * _has_area(boxes)[:, None]).flatten()
     scores, at = flat.topk(min(_CANDIDATES, len(flat)))
-    at, scores = at[scores >= max(least, 1e-6)], scores[scores >= max(least, 1e-6)]
+    at, scores = at[scores >= _LEAST], scores[scores >= _LEAST]
     cell, label = at // chance.shape[1], at % chance.shape[1]
-    return NamedBoxes(boxes[cell], label, scores).take(batched_nms(boxes[cell], scores, label, SAME_CLASS))
+    return NamedBoxes(boxes[cell], label, scores).take(ops.batched_nms(boxes[cell], scores, label, SAME_CLASS)[:_MOST])
 
 
-def find_parts(
-    network: YoloxNano, maps: list[Tensor], wholes: NamedBoxes, covered: tuple[int, int], least: float
-) -> NamedBoxes:
+def find_parts(network: YoloxNano, maps: list[Tensor], wholes: NamedBoxes, covered: tuple[int, int]) -> NamedBoxes:
     """Look for the parts inside the likeliest wholes of one image."""
     rows = (wholes.labels == network.whole).nonzero()[:, 0][:_WHOLES]
     wholes = wholes.take(rows[wholes.scores[rows] >= _SURE_WHOLE])
@@ -299,7 +297,7 @@ def find_parts(
     scores = (logit.sigmoid() * wholes.scores[:, None]).flatten()  # [N M]
     labels = network.parts.labels.repeat(len(wholes.boxes))
     parts = NamedBoxes(_clipped(boxes.flatten(0, 1), covered), labels, scores)
-    return parts.take((scores >= least) & _has_area(parts.boxes))
+    return parts.take((scores >= _LEAST) & _has_area(parts.boxes))
 
 
 def _clipped(boxes: Float[Tensor, "N 4"], covered: tuple[int, int]) -> Float[Tensor, "N 4"]:

@@ -108,6 +108,7 @@ class TripletHead(nn.Module):
         object: Float[Tensor, "N D"],
         predicate: Float[Tensor, "B E"],
         pairs: Int[Tensor, "B 2"],
+        *,
         labels: Int[Tensor, "N A"] | None = None,
         names: Float[Tensor, "N X"] | None = None,
     ) -> CPTensor:
@@ -142,6 +143,7 @@ class LabelHead(nn.Module):
         object: Float[Tensor, "N D"],
         predicate: Float[Tensor, "B E"],
         pairs: Int[Tensor, "B 2"],
+        *,
         labels: Int[Tensor, "N A"] | None = None,
         names: Float[Tensor, "N X"] | None = None,
     ) -> CPTensor:

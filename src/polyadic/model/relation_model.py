@@ -172,7 +172,7 @@ class RelationModel(nn.Module):
         """Compute ψ_c of each pair."""
         with self._autocast():
             subject, object, pair = self.features(inputs)
-            cp: CPTensor = self.head(subject, object, pair, inputs.pairs, inputs.labels, inputs.names)
+            cp: CPTensor = self.head(subject, object, pair, inputs.pairs, labels=inputs.labels, names=inputs.names)
         return cp
 
     def selection_logit(self, inputs: PairInputs) -> Float[Tensor, " B"]:
@@ -225,7 +225,7 @@ class RelationModel(nn.Module):
         else:
             with self._autocast():
                 subject, object, pair = self.features(inputs)
-                cp = self.head(subject, object, pair, inputs.pairs, inputs.labels, inputs.names)
+                cp = self.head(subject, object, pair, inputs.pairs, labels=inputs.labels, names=inputs.names)
                 selected = self.selector.log_selected(pair) if "selection" in self.stages else None
         log_boxes = None
         if confidences is not None:

@@ -1,4 +1,4 @@
-"""What comes with the package: a trained model, and a table from COCO's class names to VRD's."""
+"""What comes with the package: a relation model, a detector, and a table from COCO's class names to VRD's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from polyadic.structures.labels import Synonyms, fold, read_file
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 MODELS = {"vrd-boxes": "VRD, boxes and labels"}  # a folder each, beside this file; see its CARD.md
+
+DETECTOR = "vrd-detector"  # of VRD's objects; likewise
+
+
+def detector_folder() -> Path:
+    """Return the folder of the detector, as `Detector.save` wrote it."""
+    return _place(DETECTOR)
 
 
 def model_folder(name: str = "vrd-boxes") -> Path:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,9 @@ from torch import Tensor
 from polyadic.cp import CPTensor
 from polyadic.prior import TripletPrior
 from polyadic.ranking import Ranking
+from polyadic.ranking import kernel as kernels
+from polyadic.ranking.kernel import vectors
+from polyadic.ranking.search import Terms, Weights
 
 CHECKS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CAPS = st.sampled_from([1, 2, 3, 10, None])
@@ -98,3 +102,43 @@ def assert_same_list(result: list[Entry], expected: list[Entry], scores: Tensor,
         assert mine[0] == pytest.approx(float(scores[mine[1:]]), abs=gap)
         if ((scores - theirs[0]).abs() <= gap).sum() == 1:
             assert mine[1:] == theirs[1:]
+
+
+def dense_values(terms: Terms) -> Tensor:
+    a, b, c = terms.a, terms.b, terms.c
+    total = torch.zeros(terms.shape, dtype=torch.float64)
+    for r in range(a.shape[1]):
+        part = a[:, r, :, None, None] * b[:, r, None, :, None] * c[:, r, None, None, :]
+        total = part if r == 0 else total + part
+    weight = torch.full((math.prod(terms.shape[1:]),), terms.rest, dtype=torch.float64)
+    weight[terms.keys] = terms.seen
+    return total * weight.view(terms.shape[1:])
+
+
+class Compiled:
+    """The compiled search of one problem, and the products that it compares, expanded for all pairs."""
+
+    def __init__(self, cp: CPTensor, log_pair: Tensor, weights: Weights) -> None:
+        self.factors = [x.contiguous().numpy() for x in cp.factors]
+        shift = float(log_pair.max()) if bool((log_pair > -math.inf).any()) else 0.0
+        self.weight = (log_pair - shift).exp().numpy()
+        keys, log_seen = weights.keys.numpy(), weights.log_seen.numpy()
+        self.seen = kernels.index_seen(keys, log_seen, weights.log_rest, cp.sizes)
+        B, R = self.factors[0].shape[:2]
+        peaks = np.empty((B, 3, R), self.factors[0].dtype)
+        to_p, to_o, width = vectors.places(*cp.sizes)
+        e, gain, scores = np.empty((B, R, width)), np.empty((B, R)), np.full((R, width), -math.inf)
+        for pair, weight in enumerate(self.weight):
+            for axis, x in enumerate(self.factors):
+                vectors.find_peaks(x, pair, axis, peaks)
+            kernels.expand(*self.factors, pair, weight, peaks, scores, e[pair], gain[pair])
+        e[..., :to_p] *= gain[..., None]
+        a, b, c = (torch.from_numpy(e[..., at : at + n]) for at, n in zip((0, to_p, to_o), cp.sizes, strict=True))
+        seen = torch.from_numpy(np.exp(log_seen - weights.log_best))
+        log_scale = shift + weights.log_best
+        self.terms = Terms(a, b, c, a.amax(-1), weights.keys, seen, self.seen.rest, log_scale, logs=False)
+
+    def search(self, k: int | Tensor, top: int) -> tuple[Tensor, Tensor]:
+        caps = torch.as_tensor(k).expand(len(self.weight)).contiguous().numpy()
+        value, flat = kernels.search(*self.factors, self.weight, self.seen, caps, top)
+        return torch.from_numpy(value), torch.from_numpy(flat)

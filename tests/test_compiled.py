@@ -77,3 +77,13 @@ def test_a_disk_without_room_for_machine_code_is_no_error(
         assert not from_disk(function)
     assert not from_disk(function)
     assert from_disk(function)
+
+
+def test_a_change_of_another_file_in_the_folder_compiles_again(function: Callable[..., Any]) -> None:
+    """It may define a function that was inlined here."""
+    assert from_disk(function)
+    other = Path(function.__code__.co_filename).with_name("other_kernel.py")
+    for source in ("x = 1\n", "x = 22\n"):
+        other.write_text(source)
+        assert not from_disk(function)
+        assert from_disk(function)

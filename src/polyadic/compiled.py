@@ -27,9 +27,15 @@ def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return njit(nogil=True, **options)(function)
     with suppress(AttributeError):  # another numba: its cache works, without checksums
         cache = kernel._cache
-        stamp = cache._impl.locator.get_source_stamp()
+        stamp = cache._impl.locator.get_source_stamp(), _stamp(function)
         cache._cache_file = _SealedFiles(cache._cache_path, cache._impl.filename_base, stamp)
     return kernel
+
+
+def _stamp(function: Callable[..., Any]) -> tuple[tuple[str, int, int], ...]:
+    """Describe the state of a function's folder: it may have inlined functions of the other files."""
+    files = sorted(Path(function.__code__.co_filename).parent.glob("*.py"))
+    return tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files)
 
 
 class _SealedFiles(IndexDataCacheFile):

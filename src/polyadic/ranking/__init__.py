@@ -4,21 +4,22 @@ Paper: Modeling missing annotations.
 
     P(B_s, B_o | I) · ψ_c(s, p, o | B_s, B_o, I) · ψ_u(s, p, o) · P(X_sel | B_s, B_o, I)
 
-The factors are non-negative, so the peaks of one factor bound what the others can reach, and nearly all pairs,
-subjects and (subject, predicate) cells are pruned unseen; ψ_u is sparse + constant, so seen triplets and the rest
-are bounded separately. `kernel` searches on the CPU, `search` on a GPU and wherever float64 would underflow; both
-return the list that sorting the dense tensor would. The checks run on NumPy views, and what depends on the prior alone
-is kept with it: an image of few pairs takes a tenth of a millisecond.
+The factors are non-negative, so their norms and peaks bound what entries can reach, and nearly all pairs, subjects and
+(subject, predicate) cells are pruned unseen; ψ_u is sparse + constant, so seen triplets and the rest are bounded
+separately. `kernel` searches on the CPU, `search` on a GPU and wherever float64 would underflow; both return the list
+that sorting the dense tensor would. What depends on the prior alone is kept with it: an image of few pairs takes a
+tenth of a millisecond.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, NamedTuple, SupportsIndex
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,152 +28,21 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyadic.boxes import ordered_pairs
 from polyadic.cp import CPTensor, require_tensor
 from polyadic.prior import SparsePrior, TripletPrior
 from polyadic.ranking import search as tensors
+from polyadic.ranking.answer import RankedTriplet, Ranking, flat_index, merge_rankings
 from polyadic.ranking.dedup import Dedup, Search, deduplicate
 from polyadic.ranking.search import SAFE, RankingProblem, Weights, weights_of
-from polyadic.structures.relations import TERMS, Relations
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 if TYPE_CHECKING:
-    from polyadic.ranking.kernel import SeenIndex
+    from polyadic.ranking.kernel.outline import SeenIndex
 
+__all__ = ["RankedTriplet", "Ranking", "flat_index", "merge_rankings", "rank_relations"]
 
-class RankedTriplet(NamedTuple):
-    """One row of a `Ranking` in plain Python values."""
-
-    pair: int
-    subject: int
-    predicate: int
-    object: int
-    log_score: float
-    names: tuple[str, str, str] | None = None
-
-    @property
-    def triplet(self) -> tuple[int, int, int]:
-        return self.subject, self.predicate, self.object
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Ranking:
-    """The best triplets of one image's pairs, best first: log f_spo and its terms.
-
-    The terms have their exponents applied, so that
-    `log_score = log_cp + log_prior + log_selected + log_boxes + log_repeat`; a term that was not given is 0.
-    """
-
-    pair: Int[Tensor, " N"]  # which row of the CP tensor
-    triplet: Int[Tensor, "N 3"]  # (subject, predicate, object)
-    log_score: Float[Tensor, " N"]  # log f_spo
-    log_cp: Float[Tensor, " N"]  # log ψ_c
-    log_prior: Float[Tensor, " N"]  # a log ψ_u
-    log_selected: Float[Tensor, " N"]  # b log P(X_sel)
-    log_boxes: Float[Tensor, " N"]  # c log P(B_s, B_o | I)
-    log_repeat: Float[Tensor, " N"]  # penalty for a triplet repeated on nearly the same boxes
-    vocabulary: Vocabulary | None = None
-
-    def _columns(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Ranking:
-        """Apply one function to every column."""
-        columns: dict[str, Any] = {name: change(column) for name, column in self._columns().items()}
-        return replace(self, **columns)
-
-    def __len__(self) -> int:
-        return len(self.pair)
-
-    def __repr__(self) -> str:
-        first = [f"{' '.join(map(str, row.names or row.triplet))} {row.log_score:.3f}" for row in self[:3]]
-        return f"Ranking({len(self)}: {', '.join(first)}{', ...' if len(self) > 3 else ''})"
-
-    def names(self) -> list[tuple[str, str, str]]:
-        """Return the triplets in words, best first."""
-        if self.vocabulary is None:
-            raise PolyadicError("Ranking: class names are unknown; rank with rank_relations(..., vocabulary=...)")
-        return [self.vocabulary.decode(triplet) for triplet in self.triplet.tolist()]
-
-    def relations(
-        self,
-        boxes: Any,
-        pairs: Any = None,
-        *,
-        image: str = "image",
-        size: tuple[float, float] | None = None,
-    ) -> Relations:
-        """Put the triplets on their boxes, to be evaluated, drawn and written.
-
-        Args:
-            boxes: [N, 4] xyxy.
-            pairs: [B, 2], the (subject box, object box) of each row of the CP tensor; by default all ordered pairs of
-                two boxes, `polyadic.boxes.ordered_pairs(N)`.
-            image: The image's name, as in the ground truth.
-            size: (width, height) of the frame of the boxes; None for the annotated one.
-        """
-        corners = np.asarray(boxes.cpu() if isinstance(boxes, Tensor) else boxes, np.float64).reshape(-1, 4)
-        ends = ordered_pairs(len(corners)) if pairs is None else torch.as_tensor(pairs).cpu()
-        rows = self.map(Tensor.cpu)
-        if len(rows) and int(rows.pair.max()) >= len(ends):
-            raise PolyadicError(
-                f"Ranking: pair {int(rows.pair.max())} is ranked, but {len(corners)} boxes have {len(ends)} ordered "
-                "pairs; give pairs=[B, 2], the boxes of each row of the CP tensor"
-            )
-        terms = {name: getattr(rows, name).double().numpy() for name in TERMS.values()}
-        return Relations(
-            image,
-            corners,
-            ends[rows.pair].numpy(),
-            rows.triplet.numpy(),
-            rows.log_score.double().numpy(),
-            size=size,
-            vocabulary=self.vocabulary,
-            **terms,
-        )
-
-    @overload
-    def __getitem__(self, index: int) -> RankedTriplet: ...
-    @overload
-    def __getitem__(self, index: slice | Tensor) -> Ranking: ...
-    def __getitem__(self, index: SupportsIndex | slice | Tensor) -> RankedTriplet | Ranking:
-        """Return one `RankedTriplet` by number, or the `Ranking` of a slice, an index tensor or a mask."""
-        if isinstance(index, slice) or (isinstance(index, Tensor) and index.ndim > 0):
-            return self.map(lambda column: column[index])
-        at = operator.index(index)
-        return self._row(int(self.pair[at]), self.triplet[at].tolist(), float(self.log_score[at]))
-
-    def __iter__(self) -> Iterator[RankedTriplet]:
-        for row in zip(self.pair.tolist(), self.triplet.tolist(), self.log_score.tolist(), strict=True):
-            yield self._row(*row)
-
-    def _row(self, pair: int, triplet: list[int], score: float) -> RankedTriplet:
-        names = None if self.vocabulary is None else self.vocabulary.decode(triplet)
-        subject, predicate, object = triplet
-        return RankedTriplet(pair, subject, predicate, object, score, names)
-
-
-def merge_rankings(parts: Sequence[Ranking], sizes: tuple[int, int, int], top: int) -> Ranking:
-    """Merge several rankings of different pairs; equal scores by (pair, subject, predicate, object)."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        none, zero = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.float64)
-        return Ranking(none, none.view(0, 3), zero, zero, zero, zero, zero, zero)
-    columns: dict[str, Any] = {
-        field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Ranking)[:-1]
-    }
-    joined = Ranking(**columns, vocabulary=parts[0].vocabulary)
-    order = flat_index(joined, sizes).argsort()
-    order = order[joined.log_score[order].argsort(descending=True, stable=True)]
-    return joined[order[:top]]
-
-
-def flat_index(ranking: Ranking, sizes: tuple[int, int, int]) -> Int[Tensor, " N"]:
-    """Return the index of each entry in the flattened [B, S, P, O] tensor."""
-    S, P, O = sizes
-    s, p, o = ranking.triplet.unbind(-1)
-    return ((ranking.pair * S + s) * P + p) * O + o
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def rank_relations(
@@ -234,54 +104,57 @@ def rank_relations(
     _check_names(cp, prior, vocabulary)
     B, sizes = len(cp.subject), cp.sizes
     triplets_per_pair = math.prod(sizes)
-    caps, top = _caps(k, B, triplets_per_pair), _positive(top, "top")
+    caps, top = _caps(k, B, triplets_per_pair if labels is None else sizes[1]), _positive(top, "top")
 
     with torch.no_grad():
+        pairs = _weigh(log_selected, log_boxes, (selected_exponent, boxes_exponent), B)
         home = cp.device
-        work = torch.device("cpu") if home.type == "mps" else home  # MPS has no float64
-        selected = _weighted(log_selected, "log_selected", selected_exponent, B)
-        boxes = _weighted(log_boxes, "log_boxes", boxes_exponent, B)
-        prepared = _prepare(prior, prior_exponent, sizes, work)
-        log_pair = torch.from_numpy(selected + boxes).to(work)
-        problem = RankingProblem(cp if work == home else cp.to(work), log_pair, prepared.weights)
+        if home.type == "mps":  # which has no float64
+            cp = cp.to(_CPU)
+        prepared = _prepare(prior, prior_exponent, sizes, cp.device)
         if labels is not None:
-            search = _label_search(problem, _checked_labels(labels, cp, work))
-            caps = caps.clamp_max(sizes[1])
+            search = _label_search(_problem(cp, pairs, prepared), _checked_labels(labels, cp))
         else:
-            search = _triplet_search(problem, prepared)
+            search = _triplet_search(cp, pairs, prepared)
         if dedup is None:
             score, flat = search(caps, top)
-            repeat = torch.zeros_like(score)
+            repeat = np.zeros(len(score))
         else:
             score, flat, repeat = deduplicate(search, dedup, triplets_per_pair, caps, top)
-        entries = score, flat, repeat
-        ranking = _ranking(problem.cp, entries, prepared, selected=selected, boxes=boxes, device=home)
-        return replace(ranking, vocabulary=vocabulary)
+        ranking = _ranking(cp, (score, flat, repeat), pairs, prepared, vocabulary)
+    if home.type == "cpu":
+        return ranking
+    return ranking.map(lambda x: (x.float() if home.type == "mps" and x.is_floating_point() else x).to(home))
 
 
 def _ranking(
     cp: CPTensor,
-    entries: tuple[Tensor, Tensor, Tensor],
+    entries: tuple[Floats, Ints, Floats],
+    pairs: _PairWeights,
     prepared: _Prepared,
-    *,
-    selected: NDArray[np.float64],
-    boxes: NDArray[np.float64],
-    device: torch.device,
+    vocabulary: Vocabulary | None,
 ) -> Ranking:
     """Look up the terms of the log-scores, flat indices and penalties that were found."""
-    from polyadic.ranking import kernel
-
-    score, flat, repeat = (x.cpu() for x in entries)
-    arrays = (x.numpy() for x in (flat, score, repeat))
-    *columns, least = kernel.describe(*arrays, selected, boxes, cp.sizes, *prepared.host)
-    pair, triplet, terms = (torch.from_numpy(x) for x in columns)
-    log_cp, log_prior, log_selected, log_boxes = terms
-    if least < -1e6:  # the difference would lose the digits of ψ_c
-        log_cp = _log_cp(cp, pair.to(cp.device), triplet.to(cp.device)).cpu()
-    ranking = Ranking(pair, triplet, score, log_cp, log_prior, log_selected, log_boxes, repeat)
-    if device.type == "cpu":
+    score, flat, repeat = entries
+    pair, triplet, log_cp, log_prior, log_selected, log_boxes, least = _kernel().describe(
+        flat, score, repeat, pairs.selected, pairs.boxes, cp.sizes, *prepared.host
+    )
+    tensor = torch.from_numpy
+    ranking = Ranking(
+        tensor(pair),
+        tensor(triplet),
+        tensor(score),
+        tensor(log_cp),
+        tensor(log_prior),
+        tensor(log_selected),
+        tensor(log_boxes),
+        tensor(repeat),
+        vocabulary,
+    )
+    if least >= -1e6:
         return ranking
-    return ranking.map(lambda x: (x.float() if device.type == "mps" and x.is_floating_point() else x).to(device))
+    exact = _log_cp(cp, ranking.pair.to(cp.device), ranking.triplet.to(cp.device))
+    return replace(ranking, log_cp=exact.cpu())  # the difference has lost the digits of ψ_c
 
 
 def _log_cp(cp: CPTensor, pair: Tensor, triplet: Tensor) -> Tensor:
@@ -351,41 +224,65 @@ def _positive(number: SupportsIndex, name: str) -> int:
     return whole
 
 
-def _caps(k: SupportsIndex | Tensor | None, pairs: int, most: int) -> Tensor:
-    """Check k and expand it to [B] on the CPU, at most `most`."""
+def _caps(k: SupportsIndex | Tensor | None, pairs: int, most: int) -> Ints:
+    """Check k and expand it to [B], at most `most`."""
     if not isinstance(k, Tensor) or k.ndim == 0:
-        return torch.full((pairs,), most if k is None else min(_positive(k, "k"), most))
+        return np.full(pairs, most if k is None else min(_positive(k, "k"), most), np.int64)
     if k.shape != (pairs,) or k.dtype not in (torch.int64, torch.int32) or bool((k < 1).any()):
         raise PolyadicError(
             f"rank_relations: k of each pair must be whole numbers from 1 up [{pairs}], got {k.dtype} {list(k.shape)}"
             + (f" from {int(k.min())} up" if k.numel() else "")
         )
-    return k.cpu().long().clamp_max(most)
+    return k.cpu().long().clamp_max(most).numpy()
 
 
-def _weighted(log_probability: Tensor | None, name: str, exponent: float, pairs: int) -> NDArray[np.float64]:
-    """Multiply log-probabilities by their exponent, [B]; 0 without any."""
-    if log_probability is None:
-        return np.zeros(pairs)
-    if require_tensor(log_probability, f"rank_relations: {name}").shape != (pairs,):
+class _PairWeights(NamedTuple):
+    """The weights of an image's pairs, [B]."""
+
+    selected: Floats  # b log P(X_sel)
+    boxes: Floats  # c log P(B_s, B_o | I)
+    log_weight: Floats  # their sum
+    weight: Floats  # its exponential, scaled to a largest one of 1
+    log_scale: float
+
+
+def _weigh(
+    log_selected: Tensor | None, log_boxes: Tensor | None, exponents: tuple[float, float], pairs: int
+) -> _PairWeights:
+    """Multiply log-probabilities by their exponents and add them; 0 without any."""
+    given = {"log_selected": log_selected, "log_boxes": log_boxes}
+    arrays = []
+    for name, log in given.items():
+        if log is not None and require_tensor(log, f"rank_relations: {name}").shape != (pairs,):
+            raise PolyadicError(f"rank_relations: {name} must be one number per pair [{pairs}], got {list(log.shape)}")
+        arrays.append(np.zeros(pairs) if log is None else _array(log.to(_CPU, torch.float64)))
+    *weights, bad = _kernel().weigh(*arrays, *map(float, exponents))
+    if bad >= 0:
+        at = bad // pairs
         raise PolyadicError(
-            f"rank_relations: {name} must be one number per pair [{pairs}], got {list(log_probability.shape)}"
+            f"rank_relations: {list(given)[at]} must be the logarithm of a probability, at most 0, with a finite "
+            f"product with its exponent; pair {bad % pairs} has {arrays[at][bad % pairs]}"
         )
-    log = log_probability.detach().cpu().double().numpy()
-    weighted = log * exponent if exponent else np.zeros(pairs)  # 0 · -inf is 0: the term is left out
-    good = log <= 1e-6  # NaN is not below
-    if exponent < 0:
-        good &= weighted < math.inf
-    if not good.all():
-        bad = int(good.argmin())
-        raise PolyadicError(
-            f"rank_relations: {name} must be the logarithm of a probability, at most 0, with a finite product with its "
-            f"exponent; pair {bad} has {log[bad]}"
-        )
-    return weighted
+    return _PairWeights(*weights)
 
 
-def _checked_labels(labels: Tensor, cp: CPTensor, device: torch.device) -> Tensor:
+def _array(x: Tensor) -> NDArray[np.floating]:
+    """Return the numbers of a tensor on the CPU, in order."""
+    return (x.detach() if x.requires_grad else x).contiguous().numpy()
+
+
+_CPU = torch.device("cpu")
+
+
+@cache
+def _kernel() -> ModuleType:
+    """Import the compiled search where it is used first: numba takes a while."""
+    from polyadic.ranking import kernel
+
+    return kernel
+
+
+def _checked_labels(labels: Tensor, cp: CPTensor) -> Tensor:
     B, (S, _, O) = cp.batch_shape[0], cp.sizes
     if require_tensor(labels, "rank_relations: labels").shape != (B, 2) or labels.is_floating_point():
         raise PolyadicError(
@@ -397,7 +294,7 @@ def _checked_labels(labels: Tensor, cp: CPTensor, device: torch.device) -> Tenso
             f"rank_relations: labels must lie below (S, O) = {(S, O)} and not be negative, "
             f"got {labels[bad][0].tolist()} for pair {int(bad.nonzero()[0, 0])}"
         )
-    return labels.to(device).long()
+    return labels.to(cp.device).long()
 
 
 class _Prepared(NamedTuple):
@@ -459,63 +356,66 @@ def _prepared(
     return _Prepared(weights, host, seen, weights.log_best, None if prior is None else (prior.keys, prior.log_seen))
 
 
-def _triplet_search(problem: RankingProblem, prepared: _Prepared) -> Search:
-    """Search all triplets: linear and fast, or in logs where float64 would underflow."""
-    B, triplets_per_pair, device = len(problem.log_pair), math.prod(problem.cp.sizes), problem.log_pair.device
-    linear = _compiled(problem, prepared) if prepared.seen else _torch(problem)
+def _problem(cp: CPTensor, pairs: _PairWeights, prepared: _Prepared) -> RankingProblem:
+    return RankingProblem(cp, torch.from_numpy(pairs.log_weight).to(cp.device), prepared.weights)
 
-    def search(k: Tensor, top: int) -> tuple[Tensor, Tensor]:
+
+def _triplet_search(cp: CPTensor, pairs: _PairWeights, prepared: _Prepared) -> Search:
+    """Search all triplets: linear and fast, or in logs where float64 would underflow."""
+    linear = _compiled(cp, pairs, prepared) if prepared.seen else _torch(_problem(cp, pairs, prepared))
+
+    def search(k: Ints, top: int) -> tuple[Floats, Ints]:
         most = min(top, int(k.sum()))
         if most == 0:
-            return torch.empty(0).to(problem.log_pair), torch.empty(0, dtype=torch.long, device=device)
-        k = k.to(device).clamp_max(most)
+            return np.empty(0), np.empty(0, np.int64)
         value, flat, log_scale = linear(k, most)
-        if len(value) == most and float(value[-1]) >= SAFE:
-            return value.log() + log_scale, flat
-        # Too few, or too small to be trusted: search the pairs that lack entries again in logs.
-        value, flat = value[value >= SAFE], flat[value >= SAFE]
-        score, counts = value.log() + log_scale, torch.bincount(flat // triplets_per_pair, minlength=B)
-        short = (counts < k) & (problem.log_pair > -math.inf)
-        part = short.nonzero()[:, 0]
-        again = RankingProblem(problem.cp[part], problem.log_pair[part], problem.weights).terms(logs=True)
-        more, place = tensors.search(again, k[part], most)
-        place = part[place // triplets_per_pair] * triplets_per_pair + place % triplets_per_pair
-        enough = ~short[flat // triplets_per_pair]
-        return _sorted(torch.cat([score[enough], again.log_score(more)]), torch.cat([flat[enough], place]), most)
+        if len(value) == most and value[-1] >= SAFE:
+            return np.log(value) + log_scale, flat
+        safe = value >= SAFE  # too few, or too small to be trusted
+        return _search_logs(_problem(cp, pairs, prepared), (np.log(value[safe]) + log_scale, flat[safe]), k, most)
 
     return search
 
 
 # A search in float64: k [B] and top to values, flat indices and the log of the values' unit.
-_Linear = Callable[[Tensor, int], tuple[Tensor, Tensor, float]]
+_Linear = Callable[[Ints, int], tuple[Floats, Ints, float]]
+
+
+def _compiled(cp: CPTensor, pairs: _PairWeights, prepared: _Prepared) -> _Linear:
+    factors, log_scale = [_array(x) for x in cp.factors], pairs.log_scale + prepared.log_best
+    return lambda k, top: (*_kernel().search(*factors, pairs.weight, prepared.seen, k, top), log_scale)
 
 
 def _torch(problem: RankingProblem) -> _Linear:
     terms = problem.terms(logs=False)
-    return lambda k, top: (*tensors.search(terms, k, top), terms.log_scale)
 
-
-def _compiled(problem: RankingProblem, prepared: _Prepared) -> _Linear:
-    from polyadic.ranking import kernel
-
-    factors = [x.detach().contiguous().numpy() for x in problem.cp.factors]
-    log_pair = problem.log_pair.numpy()
-    scale = float(log_pair.max(initial=-math.inf))
-    scale = scale if scale > -math.inf else 0.0
-    pair_weight = np.exp(log_pair - scale)
-
-    def linear(k: Tensor, top: int) -> tuple[Tensor, Tensor, float]:
-        value, flat = kernel.search(*factors, pair_weight, prepared.seen, k.numpy(), top)
-        return torch.from_numpy(value), torch.from_numpy(flat), scale + prepared.log_best
+    def linear(k: Ints, top: int) -> tuple[Floats, Ints, float]:
+        value, flat = tensors.search(terms, torch.from_numpy(k.clip(max=top)).to(terms.a.device), top)
+        return value.cpu().numpy(), flat.cpu().numpy(), terms.log_scale
 
     return linear
 
 
-def _sorted(score: Tensor, flat: Tensor, top: int) -> tuple[Tensor, Tensor]:
+def _search_logs(problem: RankingProblem, entries: tuple[Floats, Ints], k: Ints, most: int) -> tuple[Floats, Ints]:
+    """Search the pairs that lack entries again in logs."""
+    (score, flat), triplets_per_pair = entries, math.prod(problem.cp.sizes)
+    k = k.clip(max=most)
+    counts = np.bincount(flat // triplets_per_pair, minlength=len(k))
+    short = (counts < k) & (problem.log_pair > -math.inf).cpu().numpy()
+    place = short.nonzero()[0]
+    part = torch.from_numpy(place).to(problem.log_pair.device)
+    again = RankingProblem(problem.cp[part], problem.log_pair[part], problem.weights).terms(logs=True)
+    value, more = tensors.search(again, torch.from_numpy(k[place]).to(part.device), most)
+    more = part[more // triplets_per_pair] * triplets_per_pair + more % triplets_per_pair
+    enough = ~short[flat // triplets_per_pair]
+    scores = np.concatenate([score[enough], again.log_score(value).cpu().numpy()])
+    return _sorted(scores, np.concatenate([flat[enough], more.cpu().numpy()]), most)
+
+
+def _sorted(score: Floats, flat: Ints, top: int) -> tuple[Floats, Ints]:
     """Sort by falling score, then by index; keep the first `top`."""
-    flat, order = flat.sort()
-    score, order = score[order].sort(descending=True, stable=True)
-    return score[:top], flat[order[:top]]
+    order = np.lexsort((flat, -score))[:top]
+    return score[order], flat[order]
 
 
 def _label_search(problem: RankingProblem, labels: Tensor) -> Search:
@@ -529,11 +429,10 @@ def _label_search(problem: RankingProblem, labels: Tensor) -> Search:
     flat = key + pair[:, None] * (S * P * O)
 
     best, place = score.sort(dim=-1, descending=True, stable=True)
-    index = flat.gather(-1, place)
+    scores, index = best.cpu().numpy(), flat.gather(-1, place).cpu().numpy()
 
-    def search(k: Tensor, top: int) -> tuple[Tensor, Tensor]:
-        inside = torch.arange(P, device=key.device) < k.to(key.device)[:, None]
-        inside &= best > -math.inf
-        return _sorted(best[inside], index[inside], top)
+    def search(k: Ints, top: int) -> tuple[Floats, Ints]:
+        inside = (np.arange(P) < k[:, None]) & (scores > -math.inf)
+        return _sorted(scores[inside], index[inside], top)
 
     return search

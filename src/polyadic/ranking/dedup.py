@@ -12,15 +12,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from polyadic.boxes import box_iou
 from polyadic.cp import require_tensor
 from polyadic.structures.vocabulary import PolyadicError
 
-Search = Callable[[Tensor, int], tuple[Tensor, Tensor]]  # (k [B], top) -> log-scores and flat indices, best first
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Search = Callable[[Ints, int], tuple[Floats, Ints]]  # (k [B], top) -> log-scores and flat indices, best first
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +45,7 @@ class Dedup:
             raise PolyadicError(f"Dedup: iou and weight must lie in 0..1, got {self.iou} and {self.weight}")
 
 
-def deduplicate(
-    search: Search, dedup: Dedup, triplets_per_pair: int, k: Int[Tensor, " B"], top: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def deduplicate(search: Search, dedup: Dedup, triplets_per_pair: int, k: Ints, top: int) -> tuple[Floats, Ints, Floats]:
     """Return penalised log-scores, flat indices and penalties, exactly as if every entry had been considered.
 
     An entry of a pair is used up when it is taken, or loses when a pair on nearly the same boxes takes its triplet. So
@@ -53,7 +55,7 @@ def deduplicate(
     never falls below that one is the true one; otherwise the pool is made deeper.
     """
     near = _Near(dedup)
-    wide = near.total(k.clamp_max(min(top, triplets_per_pair))).clamp_max(min(top, triplets_per_pair))
+    wide = near.total(k.clip(max=min(top, triplets_per_pair))).clip(max=min(top, triplets_per_pair))
     most, deep = int(wide.sum()), 4 * top
     while True:
         deep = min(deep, most)
@@ -63,8 +65,7 @@ def deduplicate(
         answer = _greedy(pool, near, triplets_per_pair, k=k.tolist(), top=top, complete=complete)
         if answer is not None:
             places, losses = answer
-            chosen = torch.tensor(places, dtype=torch.long, device=flat.device)
-            lost = torch.tensor(losses, dtype=torch.float64, device=flat.device)
+            chosen, lost = np.array(places, np.int64), np.array(losses, np.float64)
             return scores[chosen] + lost, flat[chosen], lost
         deep *= 4
 
@@ -81,12 +82,12 @@ class _Near:
         self.subject, self.object = self._box.T.tolist()
         self.over = self._over.tolist()
 
-    def total(self, number: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    def total(self, number: Ints) -> Ints:
         """Sum numbers over each pair and the pairs near it, in O(N³ + B)."""
         over = self._over.double().fill_diagonal_(1)  # an empty box does not overlap itself
         at = tuple(self._box.T)
-        per_boxes = torch.zeros_like(over).index_put_(at, number.double(), accumulate=True)  # [N, N]
-        return (over @ per_boxes @ over)[at].long()
+        per_boxes = torch.zeros_like(over).index_put_(at, torch.from_numpy(number).double(), accumulate=True)  # [N, N]
+        return (over @ per_boxes @ over)[at].long().numpy()
 
 
 def _greedy(

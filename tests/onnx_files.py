@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-FLOAT, INT64 = 1, 7  # TensorProto.DataType
+FLOAT, INT8, INT64, STRING, BOOL = 1, 3, 7, 8, 9  # TensorProto.DataType
+SQUARE = (1, 3, 64, 64)
+Shapes = Mapping[str, tuple[int, Sequence[int | str]]]  # of inputs and outputs: a type and a shape each
 
 
 def field(number: int, value: int | str | bytes) -> bytes:
@@ -39,6 +41,30 @@ def node(kind: str, inputs: Sequence[str], output: str, **numbers: int) -> bytes
     return b"".join(field(1, name) for name in inputs) + field(2, output) + field(4, kind) + attributes
 
 
+def graph(
+    nodes: Sequence[bytes],
+    inputs: Shapes,
+    outputs: Shapes,
+    constants: Mapping[str, np.ndarray],
+) -> bytes:
+    """Encode a model."""
+    parts = [
+        *(field(1, entry) for entry in nodes),
+        field(2, "tiny"),
+        *(field(5, tensor(name, array)) for name, array in constants.items()),
+        *(field(11, value(name, *of)) for name, of in inputs.items()),
+        *(field(12, value(name, *of)) for name, of in outputs.items()),
+    ]
+    return field(1, 8) + field(7, b"".join(parts)) + field(8, field(1, "") + field(2, 13))
+
+
+def yolox(output: np.ndarray, shape: Sequence[int | str] = SQUARE, kind: int = FLOAT, cast: int = 0) -> bytes:
+    """Encode a network that returns the same array for every image, `cast` to another type."""
+    nodes = [node("Cast", ["c"], "output", to=cast) if cast else node("Identity", ["c"], "output")]
+    of = cast or {"float32": FLOAT, "int64": INT64}[output.dtype.name]
+    return graph(nodes, {"images": (kind, shape)}, {"output": (of, output.shape)}, {"c": output})
+
+
 def write_detr(
     path: Path,
     seen: Sequence[tuple[Sequence[float], int, float]],
@@ -67,16 +93,21 @@ def write_detr(
         node("ReduceMin", ["red"], "least", keepdims=0),
         node("Mul", ["sure", "least"], outputs[2]),
     ]
+    inputs: Shapes = {"images": (FLOAT, [batch, 3, *sides]), "orig_target_sizes": (INT64, ["N", 2])}
     shapes = {outputs[0]: (INT64, [1, n]), outputs[1]: (FLOAT, [1, n, 4]), outputs[2]: (FLOAT, [1, n])}
-    graph = b"".join(
-        [
-            *(field(1, entry) for entry in nodes),
-            field(2, "tiny"),
-            *(field(5, tensor(name, array)) for name, array in constants.items()),
-            field(11, value("images", FLOAT, [batch, 3, *sides])),
-            field(11, value("orig_target_sizes", INT64, ["N", 2])),
-            *(field(12, value(name, kind, shape)) for name, (kind, shape) in shapes.items()),
-        ]
-    )
-    path.write_bytes(field(1, 8) + field(7, graph) + field(8, field(1, "") + field(2, 13)))
+    path.write_bytes(graph(nodes, inputs, shapes, constants))
     return path
+
+
+def detr(
+    labels: np.ndarray, boxes: np.ndarray, scores: np.ndarray, sizes: int = INT64, shape: Sequence[int | str] = SQUARE
+) -> bytes:
+    """Encode a network with the DETR family's names that returns the same arrays for every image."""
+    constants = {"l": labels, "b": boxes, "s": scores}
+    outputs = ("labels", "boxes", "scores")
+    nodes = [node("Identity", [name], output) for name, output in zip(constants, outputs, strict=True)]
+    of = {
+        output: ({"float32": FLOAT, "int64": INT64}[array.dtype.name], array.shape)
+        for output, array in zip(outputs, constants.values(), strict=True)
+    }
+    return graph(nodes, {"images": (FLOAT, shape), "orig_target_sizes": (sizes, [1, 2])}, of, constants)

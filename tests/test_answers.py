@@ -16,7 +16,7 @@ from model_cases import EXPONENTS, NAMES, detections, model_of, photo, prepared
 from refusals import refused
 
 from polyadic.model import scoring
-from polyadic.model.answers import AnswerOptions, Statements, answer, ask, choose, name_boxes
+from polyadic.model.answers import AnswerOptions, Statements, answer, ask, choose, merge_boxes, name_boxes
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL
 from polyadic.prior import TripletPrior
@@ -81,6 +81,17 @@ def test_the_information_of_a_predicate_against_a_slow_count() -> None:
         assert float(prior.information[p]) == pytest.approx(told / (len(own) + 5))
     assert prior.information[1] > 0.2 > prior.information[0]
     assert prior.information[2] == 0
+
+
+def test_what_a_triplet_tells_is_how_rare_its_pair_is_and_its_predicates_information() -> None:
+    triplets = [[0, 1, 2]] * 6 + [[0, 0, 2], [1, 1, 1]]
+    pairs = [(s, o) for s, _, o in triplets]
+    prior = TripletPrior.from_triplets(torch.tensor(triplets), (3, 2, 3), smoothing=0.0)
+    asked = [[0, 1, 2], [1, 1, 1], [2, 0, 2], [2, 1, 2]]
+    expected = [float(prior.information[p]) - math.log((pairs.count((s, o)) + 20) / 28) for s, p, o in asked]
+    assert prior.told(torch.tensor(asked)).tolist() == pytest.approx(expected)
+    nothing = TripletPrior.from_triplets(torch.zeros(0, 3).long(), (3, 2, 3))
+    assert nothing.told(torch.tensor(asked)).tolist() == [0, 0, 0, 0]
 
 
 def test_a_saved_prior_keeps_its_reversals(tmp_path: Path) -> None:
@@ -167,11 +178,68 @@ def test_informative_predicates_come_first_and_the_likeliest_in_the_other_order(
 
 
 def test_a_repeated_triplet_counts_less_in_the_informative_order() -> None:
-    pool = candidates((0, 2, 1, 0.3), (0, 2, 2, 0.29), (0, 2, 3, 0.28), (1, 3, 3, 0.2))
+    pool = candidates((0, 2, 1, 0.3), (1, 2, 2, 0.29), (2, 2, 3, 0.28), (1, 3, 3, 0.14))
     same = replace(pool, triplets=np.array([[0, 2, 1]] * 3 + [[1, 3, 3]]))
-    assert chosen(same, order="likely") == [(0, 2, 1), (0, 2, 2), (0, 2, 3), (1, 3, 3)]
-    assert chosen(same) == [(0, 2, 1), (1, 3, 3), (0, 2, 2)]  # said at most twice
+    assert chosen(same, order="likely") == [(0, 2, 1), (1, 2, 2), (2, 2, 3), (1, 3, 3)]
+    assert chosen(same) == [(0, 2, 1), (1, 3, 3), (1, 2, 2)]  # said at most twice
     assert len(chosen(same, mirror="keep")) == 4
+
+
+def test_a_triplet_is_said_once_of_a_box_in_the_informative_order() -> None:
+    """Two shirts of one person, or two persons in one shirt: the likelier."""
+    pool = candidates((0, 4, 1, 0.2), (0, 4, 2, 0.3), (3, 4, 2, 0.1), (3, 4, 0, 0.05))
+    same = replace(pool, triplets=np.array([[0, 4, 1]] * 4))
+    assert chosen(same) == [(0, 4, 2), (3, 4, 0)]
+    assert len(chosen(same, order="likely")) == 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("mirror", ["keep", "drop"])
+def test_the_informative_order_against_a_slow_choice(seed: int, mirror: str) -> None:
+    rng = np.random.default_rng(seed)
+    pairs = [(s, o) for s in range(4) for o in range(4) if s < o]
+    pool = candidates(*[(s, int(rng.integers(2, 5)), o, float(rng.uniform(0.02, 0.3))) for s, o in pairs])
+    names = rng.integers(0, 2, 4)  # two names for four boxes
+    pool = replace(pool, triplets=np.stack([names[pool.pairs[:, 0]], pool.triplets[:, 1], names[pool.pairs[:, 1]]], 1))
+    rows = [(tuple(r.pair), r.triplet, r.probability) for r in pool]
+    if mirror == "drop":
+        alone: list[Any] = []
+        for row in sorted(rows, key=lambda row: -row[2]):
+            (s, o), triplet, _ = row
+            if not any(triplet == other and (s == a or o == b) for (a, b), other, _ in alone):
+                alone.append(row)
+        rows = alone
+    expected: list[Any] = []
+    while rows:
+        said = [triplet for _, triplet, _ in expected]
+
+        def gain(row: Any, said: list[Any] = said) -> float:
+            _, (s, p, o), probability = row
+            repeats, phrases = said.count((s, p, o)), sum((s, p) == other[:2] for other in said)
+            told = math.exp(0.5 * float(KNOWN.told(torch.tensor([s, p, o]))))
+            return float(probability * told / 2**repeats / (1 + phrases))
+
+        best = max(rows, key=gain)
+        rows.remove(best)
+        if mirror == "keep" or said.count(best[1]) < 2:
+            expected.append(best)
+    result = choose(pool, KNOWN, AnswerOptions(mirror=mirror))  # type: ignore[arg-type]
+    assert [(r.pair, r.triplet) for r in result] == [row[:2] for row in expected]
+
+
+def test_overlapping_boxes_of_a_name_are_one_object_with_the_likeliest_relations_of_all() -> None:
+    pool = candidates((1, 2, 2, 0.3), (0, 2, 2, 0.2), (1, 4, 3, 0.1), (0, 1, 1, 0.1))
+    boxes = np.array([[0.0, 0, 10, 10], [0, 0, 10, 6], [20, 0, 30, 10], [20, 0, 30, 10]])  # IoU 0.6, 0, 1
+    pool = replace(pool, boxes=boxes, named=np.array([0, 0, 1, 2]), confidences=np.array([0.9, 0.5, 0.8, 0.7]))
+    pool = replace(pool, triplets=np.array([[0, 2, 1], [0, 2, 1], [0, 4, 2], [0, 1, 0]]))
+    merged = merge_boxes(pool)
+    assert [(r.pair, r.triplet, r.probability) for r in merged] == [((0, 2), (0, 2, 1), 0.3), ((0, 3), (0, 4, 2), 0.1)]
+    assert merged.boxes.tolist() == boxes.tolist()
+    apart = boxes.copy()
+    apart[1, 3] = 4.9
+    for other in (replace(pool, boxes=apart), replace(pool, confidences=np.ones(4))):  # IoU 0.49; drawn by hand
+        assert merge_boxes(other).pairs.tolist() == pool.pairs.tolist()
+    assert len(merge_boxes(pool[:0])) == 0
 
 
 def test_the_threshold_is_a_probability_and_includes_the_penalty_for_repeats_on_the_same_boxes() -> None:

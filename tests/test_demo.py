@@ -24,6 +24,11 @@ def test_demo_trains_scores_and_draws(command: Command, tmp_path: Path, monkeypa
     out = tmp_path / "demo"
     first = command("demo", "--out", out)
     assert first.code == 0
+    before, _, after = first.out.partition("Generated scenes")
+    for name in demo.PHOTOGRAPHS:
+        assert re.search(rf"{name}\n( +\S.*%\n)+", before), name
+        assert (out / "photographs" / name).is_file()
+    assert "photographs" in after
     for row in (
         "Rank-1",
         "Rank-2 w/ X_sel & prior",
@@ -40,6 +45,8 @@ def test_demo_trains_scores_and_draws(command: Command, tmp_path: Path, monkeypa
     assert min(sheet.shape[:2]) > 400
     again = command("demo", "--out", out)
     assert "trained runs in it are kept" in again.out
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    assert "pip install scikit-image" in command("demo", "--out", out).out
     table = re.compile(r"^ .+\d$", re.MULTILINE)
     assert table.findall(first.out)[:5] == table.findall(again.out)[:5]
     assert "epoch" not in again.err  # nothing was trained

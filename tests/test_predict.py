@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from polyadic.detectors.detector import Detector
 from polyadic.draw.render import render_svg
-from polyadic.model import backbone, box_prior, relation_model
+from polyadic.model import backbone, box_prior
 from polyadic.model import scoring as predicting
 from polyadic.model.features import PairInputs
 from polyadic.model.relation_model import RelationModel
@@ -124,7 +124,7 @@ def test_no_array_grows_faster_than_the_pairs(values: dict[str, Any], monkeypatc
 
 
 def test_too_many_boxes_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relation_model, "MOST_BOXES", 5)
+    monkeypatch.setattr("polyadic.structures.detections.MOST_BOXES", 5)
     with pytest.raises(PolyadicError, match="6 boxes, more than the 5"):
         model_of("evidence").predict(None, detections(6))
 

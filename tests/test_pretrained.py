@@ -23,7 +23,7 @@ from polyadic.detectors import load_detector
 from polyadic.detectors.coco import CocoDetector
 from polyadic.detectors.detector import Detector
 from polyadic.model.relation_model import RelationModel
-from polyadic.pretrained import coco_to_vrd, detector_folder, model_folder, synonyms, table_file
+from polyadic.pretrained import MODELS, coco_to_vrd, detector_folder, model_folder, synonyms, table_file
 from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN, LabelMap, Synonyms, read_file
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -52,12 +52,14 @@ def model() -> RelationModel:
 # the model
 
 
-def test_the_model_is_small_and_needs_neither_pixels_nor_data(model: RelationModel) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_small_and_needs_neither_pixels_nor_data(name: str) -> None:
+    model = RelationModel.pretrained(name)
     assert model.config.sources == ("evidence",)
     assert model.backbone is None
     assert model.config.data.root == ""
     assert model.vocabulary.sizes == (100, 70, 100)
-    assert sum(path.stat().st_size for path in model_folder().iterdir()) < 6e6
+    assert sum(path.stat().st_size for path in model_folder(name).iterdir()) < 6e6
     assert {x.dtype for x in model.state_dict().values() if x.is_floating_point()} == {torch.float32}
 
 
@@ -382,7 +384,7 @@ def test_a_real_photo_and_a_real_detector_give_relations_without_a_mapping(
 def test_a_photo_alone_is_enough(command: Command, tmp_path: Path) -> None:
     result = command("predict", Path(__file__).parents[1] / "examples" / "astronaut.jpg", "--top", "5")
     assert result.code == 0
-    assert "vrd-detector" in result.err
+    assert "model: vrd-photos (pretrained); boxes: vrd-detector" in result.err
     assert "person" in result.out
     detector = load_detector("vrd-detector", RelationModel.pretrained().vocabulary)
     assert sum(path.stat().st_size for path in detector_folder().iterdir()) < 15e6

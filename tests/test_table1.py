@@ -177,7 +177,7 @@ def test_a_repeated_experiment_trains_and_scores_nothing(made: Made, monkeypatch
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("scored again")
 
-    monkeypatch.setattr(experiment, "score", never)
+    monkeypatch.setattr(experiment, "score_groups", never)
     spy = Spy()
     again = make(CONFIG, made.proposals, made.out, (0, 1), spy=spy)
     assert same(again.rows, made.table.rows)
@@ -417,6 +417,7 @@ def test_one_command_gives_the_rows_and_columns_of_a_table(
             assert cell.mean == pytest.approx(np.mean(recalls))
             assert f"{cell.mean:.2f}" in shown.out
     assert "count table" in shown.out
+    assert "simulated" not in shown.out, "the boxes of the training images are given"
     assert "…" not in shown.out, "no number is cut off"
 
 
@@ -429,6 +430,7 @@ def test_boxes_of_the_training_images_are_simulated_where_they_are_not_given(net
     assert Path(config.data.simulate[0]) == (root / "lu2016" / "objectDetRCNN.mat").resolve()
     assert config.proposals.epochs == 1
     assert "free k = " in shown.err
+    assert "simulated, by a noise model fitted to objectDetRCNN.mat, the test images' own: transductive" in shown.out
 
 
 @pytest.mark.parametrize("dataset", ["vrd", "vg150"])

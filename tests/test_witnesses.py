@@ -17,6 +17,7 @@ from refusals import refused
 from tiny_runs import Command
 
 from polyadic import Detections, read_detections, read_relations, write_relations
+from polyadic.detectors.candidates import distinct
 from polyadic.detectors.witnesses import Witnesses
 from polyadic.io.records import write_detections
 
@@ -43,6 +44,32 @@ def test_the_distributions_of_a_detector_that_gives_none_are_zeros() -> None:
     assert joined is not None
     np.testing.assert_allclose(joined, [[0.2] * 3, [0.2] * 3, [0.0] * 3, [0.0] * 3], atol=1e-7)
     assert Detections.join(plain, plain).distribution is None
+
+
+def test_a_detector_that_can_name_any_box_names_those_of_the_others() -> None:
+    class Namer:
+        names_any_box = True
+
+        def __call__(self, photo: Any) -> Detections:
+            return self.name_boxes(photo, detections(2))
+
+        def name_boxes(self, photo: Any, boxes: Detections) -> Detections:
+            return replace(boxes, distribution=np.full((len(boxes), len(NAMES.objects)), 0.1, np.float32))
+
+    photo = Image.new("RGB", (120, 90))
+    for order in (("own", "other"), ("other", "own")):
+        detectors: dict[str, Any] = {"own": Namer(), "other": lambda _: detections(3, seed=1)}
+        joined = Witnesses({name: detectors[name] for name in order})(photo)
+        assert joined.distribution is not None
+        assert (joined.distribution == np.float32(0.1)).all()
+        assert len(joined) == 5
+
+
+def test_a_person_sees_the_surest_boxes_one_per_place() -> None:
+    boxes = np.array([[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 0, 30, 10], [50, 0, 60, 10], [70, 0, 80, 10]])
+    found = Detections("a", boxes, np.array([0, 1, 0, 2, 1]), np.array([0.5, 0.6, 0.1, 0.4, 0.2]), (90.0, 90.0))
+    np.testing.assert_array_equal(distinct(found).boxes, boxes[[1, 3, 4]])
+    np.testing.assert_array_equal(distinct(found, most=2).boxes, boxes[[1, 3]])
 
 
 @pytest.mark.usefixtures("unchecked")

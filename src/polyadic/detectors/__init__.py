@@ -1,6 +1,7 @@
 """Detectors: boxes of a photo, each with P(class | box) (Implementation details).
 
-`load_detector` opens all of them: one that was trained here, torchvision's with COCO weights, or an `.onnx` file.
+`load_detector` opens all of them: one that was trained here, torchvision's with COCO weights, an `.onnx` file, or a
+model of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ if TYPE_CHECKING:
 
     from polyadic.detectors.coco import CocoDetector
     from polyadic.detectors.detector import Detector
+    from polyadic.detectors.hub import HubDetector
     from polyadic.detectors.onnx import OnnxDetector
     from polyadic.structures.labels import NameMapping, UnknownPolicy
     from polyadic.structures.vocabulary import Vocabulary
 
 COCO_NETWORKS = ("resnet50-fpn", "mobilenetv3-fpn")  # torchvision's, by name
+HUB = "hf:"  # before the name of a model of the Hugging Face hub
 
 
 def load_detector(
@@ -28,12 +31,13 @@ def load_detector(
     names: Any = None,
     mapping: NameMapping = None,
     unknown: UnknownPolicy = "drop",
-) -> Detector | CocoDetector | OnnxDetector:
+) -> Detector | CocoDetector | OnnxDetector | HubDetector:
     """Load a detector whose labels are objects of the vocabulary.
 
     Args:
         source: A folder of `polyadic detect train` or `Detector.save`; an `.onnx` file of YOLOX or of the DETR family;
-            or "resnet50-fpn" or "mobilenetv3-fpn", torchvision's Faster R-CNN trained on COCO.
+            "resnet50-fpn" or "mobilenetv3-fpn", torchvision's Faster R-CNN trained on COCO; or "hf:" and the name of a
+            model of the Hugging Face hub or a folder of one, which is asked for the vocabulary's objects if it can be.
         vocabulary: The relation model's; a saved detector must have been trained with it.
         device: Where the network runs; an `.onnx` file runs on the CPU.
         names: The class names of an `.onnx` file in order, or a file of them; by default a `.names` file beside it.
@@ -44,6 +48,11 @@ def load_detector(
         from polyadic.detectors.coco import CocoDetector
 
         return CocoDetector(vocabulary, str(source), mapping=mapping, unknown=unknown, device=device)
+    if str(source).startswith(HUB):
+        from polyadic.detectors.hub import HubDetector
+
+        name = str(source).removeprefix(HUB)
+        return HubDetector(name, vocabulary, mapping=mapping, unknown=unknown, device=device)
     if Path(source).suffix.lower() == ".onnx":
         from polyadic.detectors.onnx import OnnxDetector
 

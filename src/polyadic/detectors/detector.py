@@ -119,6 +119,11 @@ class Detector(nn.Module):
             results.append(ImageBoxes((both.boxes * scale)[best], both.labels[best], scores[best], names[best]))
         return results
 
+    @property
+    def names_any_box(self) -> bool:
+        """Whether `name_boxes` works: YOLOX-Nano has a second look, a Faster R-CNN names its own boxes alone."""
+        return isinstance(self.network, yolox.YoloxNano)
+
     @torch.no_grad()
     def name_boxes(self, photo: Any, detections: Detections) -> Detections:
         """Fill in P(class | box) by the pixels inside boxes from anywhere; YOLOX-Nano's second look."""

@@ -6,11 +6,13 @@ Inputs: `images`, RGB from 0 to 1, resized to the network's size without padding
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
+from jaxtyping import Float32
 
-from polyadic.detectors.candidates import Candidates, input_size
+from polyadic.detectors.candidates import MOST_SIDE, Candidates, input_size, run_session
 from polyadic.structures.images import Photo
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -35,14 +37,15 @@ class DetrLayout:
         self._session, self._file = session, file
         images, sizes = (next(x for x in session.get_inputs() if x.name == name) for name in INPUTS)
         size = input_size(images)
-        batch = images.shape[0]  # 1, or the name of a dynamic axis
-        if size is None or (isinstance(batch, int) and batch != 1):
+        if size is None:
             raise PolyadicError(
-                f"{file}: expected float images [1, 3, H, W] with fixed H and W, got {images.type} {list(images.shape)}"
+                f"{file}: expected float images [1, 3, H, W] with H and W fixed, at most {MOST_SIDE}, got "
+                f"{images.type} {list(images.shape)}"
             )
         if sizes.type != "tensor(int64)":
             raise PolyadicError(f"{file}: expected orig_target_sizes of type tensor(int64), got {sizes.type}")
         self.size = size
+        self._run(np.full((1, 3, *size), 0.5, np.float32), (size[1], size[0]))  # is it a detector?
 
     def __call__(self, photo: Photo) -> Candidates:
         """Detect; boxes are clipped to the photo."""
@@ -50,18 +53,22 @@ class DetrLayout:
 
         height, width = self.size
         picture = np.asarray(photo.image.resize((width, height), Resampling.BILINEAR), np.float32) / 255
-        frame = np.array([[round(side) for side in photo.size]], np.int64)
-        feed = {"images": np.ascontiguousarray(picture.transpose(2, 0, 1)[None]), "orig_target_sizes": frame}
-        labels, boxes, scores = (np.asarray(output) for output in self._session.run(list(OUTPUTS), feed))
+        found = self._run(np.ascontiguousarray(picture.transpose(2, 0, 1)[None]), photo.size)
+        return replace(found, boxes=found.boxes.clip(0, np.asarray([*photo.size, *photo.size])))
+
+    def _run(self, picture: Float32[np.ndarray, "1 3 H W"], size: tuple[float, float]) -> Candidates:
+        frame = np.array([[round(side) for side in size]], np.int64)
+        feed = dict(zip(INPUTS, (picture, frame), strict=True))
+        labels, boxes, scores = run_session(self._session, self._file, OUTPUTS, feed)
         count = labels.shape[-1] if labels.ndim else 0
-        if (labels.shape, boxes.shape, scores.shape) != ((1, count), (1, count, 4), (1, count)):
+        shapes = labels.shape, boxes.shape, scores.shape
+        if shapes != ((1, count), (1, count, 4), (1, count)) or labels.dtype.kind not in "iu":
             raise PolyadicError(
-                f"{self._file}: expected labels [1, n], boxes [1, n, 4] and scores [1, n], got {list(labels.shape)}, "
-                f"{list(boxes.shape)} and {list(scores.shape)}"
+                f"{self._file}: expected whole numbers labels [1, n], boxes [1, n, 4] and scores [1, n], got "
+                f"{labels.dtype} {list(labels.shape)}, {list(boxes.shape)} and {list(scores.shape)}"
             )
         if not (np.isfinite(boxes).all() and (scores >= 0).all() and (scores <= 1).all()):
             raise PolyadicError(
                 f"{self._file}: expected finite boxes and scores in [0, 1], as the DETR family has them"
             )
-        corners = boxes[0].astype(np.float64).clip(0, np.asarray([*photo.size, *photo.size]))
-        return Candidates(corners, labels[0].astype(np.int64), scores[0].astype(np.float64))
+        return Candidates(boxes[0].astype(np.float64), labels[0].astype(np.int64), scores[0].astype(np.float64))

@@ -17,7 +17,7 @@ from polyadic.detectors.yolox import YoloxLayout
 from polyadic.pretrained import synonyms
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import open_photo
-from polyadic.structures.inputs import regular_file
+from polyadic.structures.inputs import existing_file, regular_file
 from polyadic.structures.labels import LabelMap, NameMapping, UnknownPolicy
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
@@ -77,11 +77,7 @@ class OnnxDetector:
 
 
 def _open(path: Path, threads: int) -> Any:
-    if path.is_dir():
-        raise PolyadicError(f"{path} is a folder, expected an .onnx file")
-    if not path.exists():
-        raise PolyadicError(f"no file {path}")
-    regular_file(path)
+    existing_file(path, "an .onnx file")
     try:
         import onnxruntime
     except ImportError as error:
@@ -90,10 +86,13 @@ def _open(path: Path, threads: int) -> Any:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4  # errors are raised
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        providers = ["CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(str(path), options, providers, enable_fallback=False)  # it would print
+        _ = [entry.name for entry in (*session.get_inputs(), *session.get_outputs())]  # raises if one is no text
     except Exception as error:  # its exceptions have no common base class
         reason = " ".join(str(error).split())
         raise PolyadicError(f"{path.name} is not an ONNX model that onnxruntime can run ({reason:.120})") from error
+    return session
 
 
 def read_names(given: Any, path: Path, classes: int | None) -> Sequence[str] | Mapping[int, str]:

@@ -6,12 +6,13 @@ Input: the raw image, BGR from 0 to 255, resized to fit and padded with grey at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float, Float32
 
-from polyadic.detectors.candidates import Candidates, input_size
+from polyadic.detectors.candidates import MOST_SIDE, Candidates, input_size, run_session
 from polyadic.structures.images import Photo
 from polyadic.structures.scenes import scale_boxes
 from polyadic.structures.vocabulary import PolyadicError
@@ -30,12 +31,12 @@ class YoloxLayout:
     def __init__(self, session: Any, file: str) -> None:
         self._session, self._file = session, file
         given = session.get_inputs()
-        sides = input_size(given[0])
-        if len(given) != 1 or sides is None or any(side % STRIDES[-1] for side in sides):
+        sides = input_size(given[0]) if len(given) == 1 else None
+        if sides is None or any(side % STRIDES[-1] for side in sides):
             raise PolyadicError(
-                f"{file}: expected one float input [1, 3, H, W], H and W fixed multiples of {STRIDES[-1]} (YOLOX), or "
-                "images and orig_target_sizes in, labels, boxes and scores out (RT-DETR, D-FINE, DEIM), got "
-                f"{' and '.join(f'{entry.name} {entry.type} {list(entry.shape)}' for entry in given)}"
+                f"{file}: expected one float input [1, 3, H, W], H and W fixed multiples of {STRIDES[-1]} up to "
+                f"{MOST_SIDE} (YOLOX), or images and orig_target_sizes in, labels, boxes and scores out (RT-DETR, "
+                f"D-FINE, DEIM), got {_listed(given)}"
             )
         self._input, self.size = given[0].name, sides
         grey = self._run(np.full((1, 3, *self.size), GREY, np.float32))
@@ -50,7 +51,7 @@ class YoloxLayout:
         return Candidates(scale_boxes(inside, shrunk, photo.size), classes.argmax(1), classes.max(1), classes)
 
     def _run(self, pixels: Float32[np.ndarray, "1 3 H W"]) -> Float[np.ndarray, "A D"]:
-        output = np.asarray(self._session.run(None, {self._input: pixels})[0])
+        output, *_ = run_session(self._session, self._file, None, {self._input: pixels})
         height, width = self.size
         cells = sum((height // stride) * (width // stride) for stride in STRIDES)
         if output.ndim != 3 or output.shape[:2] != (1, cells) or output.shape[2] < 6:
@@ -62,6 +63,10 @@ class YoloxLayout:
         if not (np.isfinite(raw).all() and (raw[:, 4:] >= 0).all() and (raw[:, 4:] <= 1 + 1e-4).all()):
             raise PolyadicError(f"{self._file}: expected objectness and class scores in [0, 1], as YOLOX exports them")
         return raw
+
+
+def _listed(given: Sequence[Any]) -> str:
+    return f"{' and '.join(f'{x.name} {x.type} {list(x.shape)}' for x in given) or 'no input':.200}"
 
 
 def letterbox(photo: Photo, size: tuple[int, int]) -> tuple[Float32[np.ndarray, "1 3 H W"], tuple[float, float]]:

@@ -26,6 +26,7 @@ from torch.nn.functional import (
 from polyadic.detectors.regions import PartHead, RegionHead
 from polyadic.detectors.vision import ops
 from polyadic.detectors.weights import class_names
+from polyadic.structures.inputs import existing_file
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 STRIDES = (8, 16, 32)  # pixels per cell of each grid
@@ -320,9 +321,11 @@ def load_exported(network: YoloxNano, path: Path, vocabulary: Vocabulary) -> Non
     layers = [layer.conv for layer in _in_order(network)]
     shapes = [x.shape for layer in layers for x in (layer.weight, layer.bias) if x is not None]
     scored = [(f"head.{kind}_preds.{level}", kind, head) for kind in heads for level, head in enumerate(heads[kind])]
-    lacking = [name for name, _, _ in scored if not {f"{name}.weight", f"{name}.bias"} <= set(stored)]
+    lacking = [
+        key for key, shape in _head_shapes(stored, scored).items() if getattr(stored.get(key), "shape", 0) != shape
+    ]
     if lacking or [value.shape for value in folded] != shapes:
-        reason = f"it lacks {lacking[0]}" if lacking else "its convolutions have other sizes"
+        reason = f"it lacks {lacking[0]}, or has another size" if lacking else "its convolutions have other sizes"
         raise PolyadicError(f"weights: {path.name} is not an exported YOLOX-Nano ({reason})")
     names = class_names(path, len(stored["head.cls_preds.0.bias"]), vocabulary)
     with torch.no_grad():
@@ -336,6 +339,16 @@ def load_exported(network: YoloxNano, path: Path, vocabulary: Vocabulary) -> Non
             for label in sorted(set(names) - {-1}):
                 rows = [at for at, other in enumerate(names) if other == label]
                 head.weight[label], head.bias[label] = weight[rows].mean(0), bias[rows].mean()
+
+
+def _head_shapes(stored: dict[str, Tensor], heads: Sequence[tuple[str, str, Any]]) -> dict[str, tuple[int, ...]]:
+    """Compute the shapes of the last layers; a file may have any number of classes."""
+    classes = stored.get("head.cls_preds.0.bias", torch.zeros(0)).numel()
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, kind, head in heads:
+        rows = classes if kind == "cls" else len(head.bias)
+        shapes |= {f"{name}.weight": (rows, *head.weight.shape[1:]), f"{name}.bias": (rows,)}
+    return shapes
 
 
 def _fill(layer: Any, weight: Tensor, bias: Tensor) -> None:
@@ -356,6 +369,7 @@ def _in_order(network: YoloxNano) -> list[Convolution]:
 
 
 def _read_onnx(path: Path) -> dict[str, Tensor]:
+    existing_file(path, "weights: an .onnx file, or random")
     try:
         import onnx
         from onnx import numpy_helper

@@ -1,13 +1,15 @@
-"""Experiments on generated scenes, without any download: the demo, and both stages from scratch.
+"""Experiments without any download: the demo, and both stages from scratch on generated scenes.
 
-The demo trains some ranks, scores them as in the paper's Table 4 and draws predictions. The recall of
-the exact probabilities, which only generated scenes have, is listed beside the trained ranks.
+The demo's photographs come with scikit-image. On generated scenes it trains some ranks, scores them as in the paper's
+Table 4 and draws predictions. The recall of the exact probabilities, which only generated scenes have, is listed beside
+the trained ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +37,18 @@ from polyadic.structures.scenes import Scene
 from polyadic.training.detector import train_detector
 from polyadic.training.examples import load_split
 
+PHOTOGRAPHS = ("coffee.png", "astronaut.png")  # in the public domain
 RANKS = (1, 3, 5)
 TRUTH = "the exact truth"
 DETECTOR, RELATIONS = "detector", "relations"  # folders of both stages
+
+
+def photographs() -> list[Path]:
+    """Find the photographs that come with scikit-image, if it is installed; it need not be imported."""
+    spec = find_spec("skimage")
+    folders = (spec and spec.submodule_search_locations) or ()
+    places = [Path(folder, "data", name) for name in PHOTOGRAPHS for folder in folders]
+    return [path for path in places if path.is_file()]
 
 
 def demo(out: Path) -> Results:

@@ -28,8 +28,8 @@ from polyadic.experiments.runs import K, evaluate_run, open_run, train_run, trai
 from polyadic.experiments.table1 import COLUMNS, PAPER, TASKS, TOPS, read_proposals
 from polyadic.experiments.table4 import PAPER as ABLATION
 from polyadic.experiments.table4 import PHRASES
-from polyadic.io.records import existing
 from polyadic.progress import say
+from polyadic.structures.inputs import existing_file
 from polyadic.training.examples import load_split
 
 MODEL = "this model"
@@ -120,6 +120,17 @@ def with_boxes(config: Config, proposals: Path | None, training: Path | None) ->
     return config.change(**{"data.simulate": str(proposals.expanduser().resolve())})
 
 
+def simulated_note(config: Config, proposals: Path | None) -> str:
+    """Say on which simulated boxes a model of Table 1 or 2 rests, or nothing where it has real ones."""
+    if not config.data.simulate:
+        return ""
+    files = [Path(file).name for file in config.data.simulate]
+    same = proposals is not None and str(proposals.expanduser().resolve()) in config.data.simulate
+    return f"{MODEL}: boxes of the training images are simulated, by a noise model fitted to {', '.join(files)}" + (
+        ", the test images' own: transductive; --training-proposals takes a detector's" if same else ""
+    )
+
+
 def paper_table(
     table: PaperTable, config: Config, out: Path, *, seeds: Sequence[int], proposals: Path | None = None
 ) -> Results:
@@ -132,8 +143,8 @@ def paper_table(
         seeds: One training each.
         proposals: Boxes of the test images; by default those of the config's detector.
     """
-    if config.data.detections:
-        existing(config.data.detections)  # before the work
+    for file in config.data.detections:
+        existing_file(file)  # before the work
     boxes = read_proposals(proposals, load_split(config, "test")) if proposals is not None else None
     rows: list[Row] = []
     for seed in seeds:

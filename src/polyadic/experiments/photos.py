@@ -1,6 +1,6 @@
 """Relations of many photos: find files, match detections, predict in batches, write JSON Lines and pictures.
 
-`predict_photos` does one shard of photos with one model. An unreadable photo is reported and skipped.
+`relate` is the one way to relate photos, a batch at a time. An unreadable photo is reported and skipped.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from polyadic.files import check_output, check_place, identify, lock
 from polyadic.model.answers import AnswerOptions, answer, ask
@@ -26,7 +27,9 @@ from polyadic.progress import check, track
 from polyadic.structures.detections import Detections
 from polyadic.structures.images import Photo, open_photo, path_ends
 from polyadic.structures.relations import Relations
-from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, is_out_of_memory
+
+T = TypeVar("T")
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".avif"}
 PAIRS = 50_000  # of boxes per batch; one photo may have more
@@ -150,58 +153,69 @@ def _stem(name: str) -> str:
 def predict_photos(
     model: RelationModel, items: Sequence[Item], question: Question, *, batch: int = 8, done: Collection[str] = ()
 ) -> Iterator[Result]:
-    """Predict one shard of photos in order, reading the next batch in the background.
+    """Predict photos in order, reading the next batch in the background.
 
     Names in `done` are skipped but do not change the batches: grouping affects the last digits of the scores, and a
     resumed job must give the same output as an uninterrupted one.
     """
     batches = [some for some in _batches(items, batch) if any(item.name not in done for item in some)]
-    for some, opened in zip(track(batches, "predicting"), _read_ahead(batches), strict=True):
-        results = {
-            row: Result(some[row].name, problem=photo) for row, photo in enumerate(opened) if isinstance(photo, str)
-        }
-        groups = [[row for row in range(len(some)) if row not in results]]
-        while groups:
-            group = groups.pop()
-            if not group:
-                continue
-            photos = [photo for row in group if not isinstance(photo := opened[row], str)]
-            boxes = [given for row in group if (given := some[row].detections) is not None]
-            try:
-                scored = model.score_many(photos, boxes or None)
-                for row, photo, pairs in zip(group, photos, scored, strict=True):
-                    results[row] = Result(some[row].name, photo, question(pairs))
-            except (PolyadicError, MemoryError, RuntimeError) as error:
-                if type(error) is RuntimeError and "alloc" not in str(error):  # as torch's CPU allocator says
-                    raise
-                if len(group) > 1:
-                    groups += [[row] for row in group]  # find the one that fails
-                else:
-                    results[group[0]] = Result(some[group[0]].name, problem=_problem(error, some[group[0]].name))
-        yield from (results[row] for row in range(len(some)) if some[row].name not in done)
+    opened = read_ahead((some, _open_all(some)) for some in batches)
+    for some, photos in track(opened, "predicting", len(batches)):
+        yield from (result for result in relate(model, some, photos, question) if result.name not in done)
 
 
-def _read_ahead(batches: Sequence[Sequence[Item]]) -> Iterator[list[Photo | str | None]]:
-    """Open the photos of each batch while the one before is worked on.
+def relate(
+    model: RelationModel, items: Sequence[Item], photos: Sequence[Photo | str | None], question: Question
+) -> list[Result]:
+    """Relate one batch of photos; a string in place of a photo is the problem that prevents it."""
+    results = {
+        row: Result(items[row].name, problem=photo) for row, photo in enumerate(photos) if isinstance(photo, str)
+    }
+    groups = [[row for row in range(len(items)) if row not in results]]
+    while groups:
+        group = groups.pop()
+        if not group:
+            continue
+        present = [photo for row in group if not isinstance(photo := photos[row], str)]
+        boxes = [given for row in group if (given := items[row].detections) is not None]
+        try:
+            scored = model.score_many(present, boxes or None)
+            for row, photo, pairs in zip(group, present, scored, strict=True):
+                results[row] = Result(items[row].name, photo, question(pairs))
+        except (PolyadicError, MemoryError, RuntimeError) as error:
+            if not isinstance(error, PolyadicError) and not is_out_of_memory(error):
+                raise
+            if len(group) > 1:
+                groups += [[row] for row in group]  # find the one that fails
+            else:
+                results[group[0]] = Result(items[group[0]].name, problem=_problem(error, items[group[0]].name))
+    return [results[row] for row in range(len(items))]
+
+
+def read_ahead(batches: Iterable[T]) -> Iterator[T]:
+    """Compute the next batch, which opens its photos, while the one before is worked on.
 
     Daemon threads read: a disk that does not answer blocks neither a requested stop nor the exit.
     """
-    ahead = _in_background(batches[0]) if batches else None
-    for at in range(len(batches)):
-        assert ahead is not None, "one per batch"
+    source = iter(batches)
+    ahead = _in_background(source)
+    while True:
         while not wait([ahead], PATIENCE).done:
             check()
-        opened = ahead.result()
-        ahead = _in_background(batches[at + 1]) if at + 1 < len(batches) else None
-        yield opened
+        batch = ahead.result()
+        if not batch:
+            return
+        ahead = _in_background(source)
+        yield batch[0]
 
 
-def _in_background(items: Sequence[Item]) -> Future[list[Photo | str | None]]:
-    future: Future[list[Photo | str | None]] = Future()
+def _in_background(source: Iterator[T]) -> Future[list[T]]:
+    """Get the next item, in a list; an empty list at the end."""
+    future: Future[list[T]] = Future()
 
     def read() -> None:
         try:
-            future.set_result(_open_all(items))
+            future.set_result(list(islice(source, 1)))
         except BaseException as error:
             future.set_exception(error)
 

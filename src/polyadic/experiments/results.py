@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import statistics
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -131,6 +132,9 @@ def check_target(path: Path, planned: Container[tuple[str, int | None, int | Non
     """
     if path.suffix != ".csv":
         raise PolyadicError(f"--csv: expected a name that ends in .csv, got {path}")
+    place = next(parent for parent in path.absolute().parents if parent.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise PolyadicError(f"--csv: no folder can be made at {path.parent}: {place} is a file or cannot be written to")
     beside = path.with_suffix(".json")
     if beside.exists():
         check_output(beside, "results", option="--csv", replace=True)
@@ -176,6 +180,7 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from (value.name, value.boxes, value.labels, value.relations)
     elif isinstance(value, Detections):
         yield from (value.image, repr(value.size), value.boxes, value.labels, value.scores)
+        yield from () if value.distribution is None else (value.distribution,)
     elif isinstance(value, RelationModel):
         yield from (repr(value.config.ranking), *(weights.cpu() for weights in value.state_dict().values()))
     else:

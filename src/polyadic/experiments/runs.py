@@ -401,7 +401,7 @@ def _validation_images(
 def training_boxes(config: Config) -> BoxSource:
     """Load the detections that a run was trained on, or their simulation."""
     data = load_training(config)
-    return BoxSource(data.detections, data.noise)
+    return BoxSource(data.detections, data.borrowing, data.noise)
 
 
 def _training_split(run: OpenRun) -> tuple[Dataset | None, list[str]]:

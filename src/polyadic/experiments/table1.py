@@ -159,12 +159,10 @@ def boxes_table(
         seeds: One training of each fit per seed.
         ingredients: The seeds with which each ingredient is changed in turn; those are many runs.
     """
-    experiment = _Experiment(config, proposals.expanduser().resolve(), out.expanduser().resolve(), tuple(seeds))
-    rows = [*experiment.baseline(), *experiment.fitted("plain", [("plain", experiment.proposals, experiment.test)])]
-    halves = [
-        (f"from-half-{1 - half}", experiment.proposals_of(1 - half), experiment.test_half(half)) for half in (0, 1)
-    ]
-    rows += experiment.fitted("cross-fitted", halves)
+    experiment = Experiment(config, proposals.expanduser().resolve(), out.expanduser().resolve(), tuple(seeds))
+    plain = config.change(**{"data.simulate": str(experiment.proposals)})
+    rows = [*experiment.baseline(), *experiment.fitted("plain", [("plain", plain, experiment.test)])]
+    rows += experiment.fitted("cross-fitted", experiment.halves(config, experiment.boxes))
     if ingredients:
         rows += experiment.held_out(ingredients)
     about = {"config": config_record(config), "seeds": experiment.seeds, "dataset": experiment.test.name}
@@ -172,86 +170,88 @@ def boxes_table(
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class Group:
     """Models, averaged, and the images that they score."""
 
     models: Sequence[RelationModel]
     data: Dataset
 
 
-class _Experiment:
+class Experiment:
     """The data, the runs and the scores."""
 
     def __init__(self, config: Config, proposals: Path, out: Path, seeds: tuple[int, ...]) -> None:
-        self.config, self.proposals, self.out, self.seeds = config, proposals, out, seeds
+        self.config, self.proposals, self.out, self.seeds = config, proposals, out, seeds  # `boxes` may be replaced
         self.trained: dict[str, float] = {}
         self.test = load_split(config, "test")
         self.seen = load_split(config, "train").triplets()  # [M, 3], for zero-shot recall
         self.boxes = read_proposals(proposals, self.test)
 
-    def baseline(self) -> Iterator[Row]:
+    def baseline(self, fit: str = "baseline") -> Iterator[Row]:
         """Score the count table on the same boxes, and the ceilings that no ranking of them exceeds."""
         protocols = [protocol for k in KS for protocol in protocols_of(k)]
         train = load_split(self.config, "train")
         result = compare(self.test, [], protocols, train=train, detections=self.boxes)
-        common: dict[str, Any] = {"dataset": self.test.name, "split": self.test.split, "fit": "baseline"}
+        common: dict[str, Any] = {"dataset": self.test.name, "split": self.test.split, "fit": fit}
         for what, row in (*result.rows, *result.ceilings):
             if what != PREDICTIONS:
                 yield recall_row(what, row, **common)
 
-    def fitted(self, fit: str, parts: Sequence[tuple[str, Path, Dataset]]) -> Iterator[Row]:
+    def fitted(self, fit: str, parts: Sequence[tuple[str, Config, Dataset]]) -> Iterator[Row]:
         """Train one model per part and seed, score each part with its models, all counted together, then their means.
 
-        A part has the name of its runs, the proposals that give the noise, and the images to score.
+        A part has the name of its runs, their config, and the images to score.
         """
-        config = self.config.change(**{"validation.images": 0})
         models: list[list[RelationModel]] = [[] for _ in parts]
         for seed in self.seeds:
-            for (name, proposals, _), some in zip(parts, models, strict=True):
-                some.append(self._train(_with_noise(config, proposals), f"{name}-seed-{seed}", seed))
-            groups = [_Group(some[-1:], data) for (_, _, data), some in zip(parts, models, strict=True)]
-            yield from self._score(f"{fit}-seed-{seed}", groups, fit, seed=seed)
+            for (name, config, _), some in zip(parts, models, strict=True):
+                some.append(self._train(config.change(**{"validation.images": 0}), f"{name}-seed-{seed}", seed))
+            groups = [Group(some[-1:], data) for (_, _, data), some in zip(parts, models, strict=True)]
+            yield from self.score(f"{fit}-seed-{seed}", groups, fit, seed=seed)
         if len(self.seeds) > 1:
-            groups = [_Group(some, data) for (_, _, data), some in zip(parts, models, strict=True)]
-            yield from self._score(f"{fit}-mean", groups, fit)
+            groups = [Group(some, data) for (_, _, data), some in zip(parts, models, strict=True)]
+            yield from self.score(f"{fit}-mean", groups, fit)
 
     def held_out(self, seeds: Sequence[int]) -> Iterator[Row]:
         """Train each variant without the held-out images; score it on the test images and on those."""
         trainings: dict[str, list[Variant]] = {}
         for variant in variants(self.config):
             trainings.setdefault(json.dumps(dict(variant.training), sort_keys=True), []).append(variant)
-        config = _with_noise(self.config, self.proposals)
+        config = self.config.change(**{"data.simulate": str(self.proposals)})
         validation, boxes = load_split(config, "validation"), training_boxes(config)
         for seed in seeds:
             for same in trainings.values():
                 name = f"held-out-{same[0].name.replace(' ', '-')}-seed-{seed}"
                 model = self._train(config.change(**same[0].training), name, seed)
-                groups = [_Group([model], self.test)], [_Group([model], validation)]
-                yield from self._score(f"{name}-test", groups[0], "held-out", seed=seed, asked=same)
-                scored = self._score(f"{name}-validation", groups[1], "held-out", seed=seed, asked=same, source=boxes)
+                groups = [Group([model], self.test)], [Group([model], validation)]
+                yield from self.score(f"{name}-test", groups[0], "held-out", seed=seed, asked=same)
+                scored = self.score(f"{name}-validation", groups[1], "held-out", seed=seed, asked=same, source=boxes)
                 for row in scored:
                     yield row if row.loss is None else replace(row, seconds=self.trained[name])
 
-    def test_half(self, half: int) -> Dataset:
-        """Select the test images of a half."""
-        return self.test.keep(lambda scene: half_of(scene.name) == half, self.test.split)
-
-    def proposals_of(self, half: int) -> Path:
-        """Write the proposals of a half of the test images to a file of their own."""
-        path = self.out / f"proposals-{half}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        chosen = [detections for name, detections in self.boxes.items() if half_of(name) == half]
-        return write_detections(path, chosen, self.test.vocabulary, overwrite=True)
+    def halves(
+        self, config: Config, boxes: Mapping[str, Detections], prefix: str = ""
+    ) -> list[tuple[str, Config, Dataset]]:
+        """List the parts of a cross-fit: noise from the boxes of one half of the test images, scored on the other."""
+        parts = []
+        for half in (0, 1):
+            path = self.out / f"{prefix}proposals-{1 - half}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            chosen = [detections for name, detections in boxes.items() if half_of(name) == 1 - half]
+            write_detections(path, chosen, self.test.vocabulary, overwrite=True)
+            scored = self.test.keep(lambda scene, half=half: half_of(scene.name) == half, self.test.split)  # type: ignore[misc]
+            parts.append((f"{prefix}from-half-{1 - half}", config.change(**{"data.simulate": str(path)}), scored))
+        return parts
 
     def _train(self, config: Config, name: str, seed: int) -> RelationModel:
         model = train_run(config.change(seed=seed), self.out / name)
         self.trained[name] = round(training_seconds(self.out / name), 1)
         return model
 
-    def _score(
+    def score(
         self,
         name: str,
-        groups: Sequence[_Group],
+        groups: Sequence[Group],
         fit: str,
         *,
         seed: int | None = None,
@@ -264,11 +264,7 @@ class _Experiment:
         parts += [part for noise in source.noise for item in noise.to_arrays().items() for part in item]
         parts += [part for group in groups for part in (group.data.split, *group.data, *group.models)]
         path = self.out / "scores" / f"{name}.json"
-        return cached_rows(path, parts, lambda: score(groups, source, asked, fit=fit, seed=seed, seen=self.seen))
-
-
-def _with_noise(config: Config, proposals: Path) -> Config:
-    return config.change(**{"data.simulate": str(proposals)})
+        return cached_rows(path, parts, lambda: score_groups(groups, source, asked, fit=fit, seed=seed, seen=self.seen))
 
 
 def read_proposals(path: Path, test: Dataset) -> dict[str, Detections]:
@@ -282,8 +278,8 @@ def read_proposals(path: Path, test: Dataset) -> dict[str, Detections]:
     return boxes
 
 
-def score(
-    groups: Sequence[_Group],
+def score_groups(
+    groups: Sequence[Group],
     source: BoxSource,
     asked: Sequence[Variant] = (Variant(FULL),),
     *,
@@ -337,7 +333,7 @@ def score(
 
 
 def _scored(
-    group: _Group, source: BoxSource, asked: Sequence[Variant]
+    group: Group, source: BoxSource, asked: Sequence[Variant]
 ) -> Iterator[tuple[Variant, RelationModel, Example, ScoredPairs]]:
     """Run the networks once for all variants with the same boxes; the first model ranks."""
     rankers = {variant.name: with_config(group.models[0], variant.ranking) for variant in asked}

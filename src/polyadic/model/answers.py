@@ -1,8 +1,9 @@
 """Answers for a person who looks at one photo: probable relations, informative ones first, each stated once (ours).
 
 The paper's ranking (`ScoredPairs.rank`) lists the same relation both ways and for every pair in a crowd, and gives a
-box another name in each relation. Here each box has one name, and an answer's number is the probability that an
-annotator states it: P(B_s, B_o | I) · P(X_sel) · P(s, p, o | B_s, B_o, I).
+box another name in each relation. Here each box has one name, two boxes of a name that overlap by half are one object,
+and an answer's number is the probability that an annotator states it: P(B_s, B_o | I) · P(X_sel) ·
+P(s, p, o | B_s, B_o, I).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
+from polyadic.boxes import box_iou
 from polyadic.model.scoring import ScoredPairs, ScoreTerms, check_count
 from polyadic.structures.labels import UNKNOWN
 from polyadic.structures.relations import Relations
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 Order = Literal["informative", "likely"]
 Labels = Literal["keep", "refine"]
 Mirror = Literal["drop", "keep"]
+TELLING = 0.5  # weight of what a triplet tells, in nats, beside the log of its probability
 TIMES = 2  # the same triplet in an informative answer
+SAME = 0.5  # IoU from which two boxes of a name are one object
 POOL = 1000  # likeliest triplets of an image, among which answers are chosen
 _FIXED = ScoreTerms(relabel=False)
 
@@ -38,7 +42,7 @@ class AnswerOptions:
 
     k: int | None = 1  # relations per ordered pair of boxes; None: any number
     top: int = 10  # relations per photo
-    order: Order = "informative"  # by probability times what the predicate tells of its pair; or by probability
+    order: Order = "informative"  # by probability and what the relation tells, few repeats; or by probability
     labels: Labels = "keep"  # boxes keep the detector's names, or get the most probable one over all their pairs
     mirror: Mirror = "drop"  # of "A behind B" and "B behind A" the likelier alone; "next to" and the like once a pair
     least: float = 0.01  # the smallest probability
@@ -57,7 +61,7 @@ class AnswerOptions:
 def answer(scored: ScoredPairs, options: AnswerOptions) -> Relations:
     """Choose the answers for one photo."""
     named = name_boxes(scored, options.labels)
-    pool = _rank_named(scored, named, POOL)
+    pool = _merged(_rank_named(scored, named, POOL), options)
     return _or_note(choose(pool, scored.model.prior, options), pool, options.least)
 
 
@@ -76,8 +80,8 @@ def choose(pool: Relations, prior: TripletPrior | None, options: AnswerOptions) 
     """Select and order answers among candidates that are sorted by probability.
 
     First each ordered pair gets its k best relations of at least the smallest probability; then, of relations that
-    state the same, the likeliest stays. In the informative order a triplet is said of at most `TIMES` pairs, and the
-    second counts half: a crowd is no list of "person next to person".
+    state the same, the likeliest stays. The informative order prefers what tells much (`TripletPrior.told`) and says
+    little twice (`_varied`).
     """
     assert pool.probability is not None, "ranked with probability"
     assert pool.log_repeat is not None, "ours"
@@ -85,7 +89,7 @@ def choose(pool: Relations, prior: TripletPrior | None, options: AnswerOptions) 
     informative = options.order == "informative" and prior is not None
     weight = value
     if informative and prior is not None:
-        weight = value * np.exp(prior.information.numpy())[pool.triplets[:, 1]]
+        weight = value * np.exp(TELLING * prior.told(torch.from_numpy(pool.triplets)).numpy())
     rows = np.flatnonzero(value >= options.least)
     rows = _best_of_pairs(rows[np.argsort(-weight[rows], kind="stable")], pool, options.k)
     if options.mirror == "drop":
@@ -93,16 +97,76 @@ def choose(pool: Relations, prior: TripletPrior | None, options: AnswerOptions) 
         likeliest = rows[np.argsort(-value[rows], kind="stable")]
         said = {row for row in likeliest.tolist() if stated.add(pool.pairs[row].tolist(), int(pool.triplets[row, 1]))}
         rows = np.array([row for row in rows.tolist() if row in said], np.int64)
+    if informative and options.mirror == "drop":
+        rows = _once_per_box(rows, pool, value)
     if informative:
-        repeats: Counter[tuple[int, ...]] = Counter()
-        numbers = []
-        for triplet in map(tuple, pool.triplets[rows].tolist()):
-            repeats[triplet] += 1
-            numbers.append(repeats[triplet])
-        times = np.array(numbers, np.int64)
-        order = np.argsort(-weight[rows] / times, kind="stable")
-        rows = rows[order[times[order] <= TIMES] if options.mirror == "drop" else order]
+        rows = _varied(rows, pool, weight, options)
     return pool[rows[: options.top]]
+
+
+def _once_per_box(
+    rows: Int[np.ndarray, " M"], pool: Relations, value: Float[np.ndarray, " N"]
+) -> Int[np.ndarray, " L"]:
+    """Of a triplet stated of two pairs that share a box, keep the likelier: a person wears one shirt."""
+    said: set[tuple[int, ...]] = set()
+    kept = []
+    for row in rows[np.argsort(-value[rows], kind="stable")].tolist():
+        triplet, pair = pool.triplets[row].tolist(), pool.pairs[row].tolist()
+        ends = {(column, box, *triplet) for column, box in enumerate(pair)}
+        if not ends & said:
+            said |= ends
+            kept.append(row)
+    return rows[np.isin(rows, kept)]
+
+
+def _varied(
+    rows: Int[np.ndarray, " M"], pool: Relations, weight: Float[np.ndarray, " N"], options: AnswerOptions
+) -> Int[np.ndarray, " L"]:
+    """Order by weight with diminishing returns, one answer after the other.
+
+    The n-th answer of a subject's name and a predicate ("person wear ...") counts 1/n, and each repeat of the whole
+    triplet half as much as the one before; one that has been said `TIMES` times is left out.
+    """
+    _, triplet = np.unique(pool.triplets[rows], axis=0, return_inverse=True)
+    _, phrase = np.unique(pool.triplets[rows][:, :2], axis=0, return_inverse=True)
+    triplet, phrase = triplet.ravel(), phrase.ravel()
+    times, phrases = np.zeros(len(rows)), np.zeros(len(rows))  # at most that many of each
+    order: list[int] = []
+    for _ in range(min(options.top, len(rows))):
+        gain = weight[rows] * 0.5 ** times[triplet] / (1 + phrases[phrase])
+        gain[order] = -1
+        if options.mirror == "drop":
+            gain[times[triplet] >= TIMES] = -1
+        best = int(gain.argmax())
+        if gain[best] < 0:
+            break
+        order.append(best)
+        times[triplet[best]] += 1
+        phrases[phrase[best]] += 1
+    return rows[order]
+
+
+def merge_boxes(pool: Relations) -> Relations:
+    """Make boxes of one name that overlap a surer one by half that object, and keep its likeliest relations.
+
+    Detectors see an object twice. Boxes that are equally sure, as those drawn by hand, stay apart.
+    """
+    assert pool.named is not None, "answers name boxes"
+    assert pool.confidences is not None, "ours"
+    boxes, stands_for = torch.from_numpy(pool.boxes), np.arange(len(pool.boxes))
+    for box in np.argsort(-pool.confidences, kind="stable").tolist():
+        if stands_for[box] == box:
+            overlap = box_iou(boxes[box], boxes).numpy() >= SAME
+            less = (pool.named == pool.named[box]) & (pool.confidences < pool.confidences[box])
+            stands_for[overlap & less & (stands_for == np.arange(len(boxes)))] = box
+    pairs = stands_for[pool.pairs]
+    _, first = np.unique(np.concatenate([pairs, pool.triplets], 1), axis=0, return_index=True)
+    rows = np.sort(first[pairs[first, 0] != pairs[first, 1]])
+    return replace(pool[rows], pairs=pairs[rows])
+
+
+def _merged(pool: Relations, options: AnswerOptions) -> Relations:
+    return merge_boxes(pool) if options.mirror == "drop" else pool
 
 
 def _best_of_pairs(rows: Int[np.ndarray, " M"], pool: Relations, k: int | None) -> Int[np.ndarray, " L"]:
@@ -164,6 +228,7 @@ def ask(scored: ScoredPairs, given: Mapping[str, str], options: AnswerOptions) -
         pool = _as_named(some.score_predicate(labels["predicate"], named), scored, named)
     else:
         pool = _rank_named(some, named, POOL)
+    pool = _merged(pool, options)
     chosen = choose(pool, scored.model.prior, replace(options, order="likely"))
     return replace(_or_note(chosen, pool, options.least), given=dict(given))
 

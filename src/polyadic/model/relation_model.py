@@ -37,15 +37,13 @@ from polyadic.model.features import (
 from polyadic.model.heads import LabelHead, SelectionHead, TripletHead
 from polyadic.model.scoring import ScoredBlock, ScoredPairs
 from polyadic.prior import TripletPrior
-from polyadic.structures.detections import Detections
+from polyadic.structures.detections import Detections, check_number
 from polyadic.structures.images import UNNAMED, Photo, open_photo
 from polyadic.structures.relations import Relations
-from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary
+from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning, Vocabulary, is_out_of_memory
 
 FindsBoxes = Callable[[Photo], Detections]  # a detector; one with `detect`, photos -> list, gets several at once
 
-_TOO_LARGE = ("alloc", "overflow", "out of memory")  # in torch's errors
-MOST_BOXES = 3000  # of one image: nine million ordered pairs
 PRECISION = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -71,7 +69,7 @@ class RelationModel(nn.Module):
         try:
             self._build(config, vocabulary, prior, fetch=fetch)
         except (MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not any(word in str(error) for word in _TOO_LARGE):
+            if not is_out_of_memory(error):
                 raise
             raise PolyadicError(
                 f"the config asks for a network that memory cannot hold ({' '.join(str(error).split()):.100}); choose "
@@ -383,11 +381,7 @@ class RelationModel(nn.Module):
                 f"{detections.image}: label {detections.labels[outside][0]} is outside the {classes} object classes of "
                 "this model (counted from 0); give the detector's labels in its vocabulary"
             )
-        if len(detections) > MOST_BOXES:
-            raise PolyadicError(
-                f"{detections.image}: {len(detections):,} boxes, more than the {MOST_BOXES:,} whose pairs fit into "
-                "memory; keep those of the highest scores"
-            )
+        check_number(detections.image, len(detections))
         inside = (detections if photo is None else detections.on_photo(photo)).inside(frame)
         if len(inside) < len(detections):
             warnings.warn(

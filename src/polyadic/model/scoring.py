@@ -24,7 +24,7 @@ from polyadic.model import kernel
 from polyadic.model.features import Nearness, PairInputs, pool_boxes, union_rows
 from polyadic.prior import TripletPrior
 from polyadic.ranking import Ranking, flat_index, merge_rankings, rank_relations
-from polyadic.ranking.dedup import Dedup, deduplicate
+from polyadic.ranking.dedup import Dedup, Floats, Ints, deduplicate
 from polyadic.ranking.search import Weights, weights_of
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
@@ -357,16 +357,16 @@ class ScoredPairs:
         cells = math.prod(sizes)
         pool: list[Ranking] = []
 
-        def search(caps: Tensor, deep: int) -> tuple[Tensor, Tensor]:
-            pool[:] = [self._rank_blocks(caps, max(deep, 1), terms)]
-            return pool[0].log_score, flat_index(pool[0], sizes)
+        def search(caps: Ints, deep: int) -> tuple[Floats, Ints]:
+            pool[:] = [self._rank_blocks(torch.from_numpy(caps), max(deep, 1), terms)]
+            return pool[0].log_score.cpu().double().numpy(), flat_index(pool[0], sizes).cpu().numpy()
 
         dedup = Dedup(torch.from_numpy(self.detections.boxes)[self.pairs], config.repeat_iou, config.repeat)
-        caps = torch.full((len(self),), min(k or cells, cells))
-        score, flat, penalty = deduplicate(search, dedup, cells, caps, top)
+        score, flat, penalty = deduplicate(search, dedup, cells, np.full(len(self), min(k or cells, cells)), top)
         place = {key: at for at, key in enumerate(flat_index(pool[0], sizes).tolist())}
         chosen = pool[0][torch.tensor([place[key] for key in flat.tolist()], dtype=torch.long)]
-        return replace(chosen, log_score=score, log_repeat=penalty)
+        log_score, log_repeat = (torch.from_numpy(x).to(chosen.log_score) for x in (score, penalty))
+        return replace(chosen, log_score=log_score, log_repeat=log_repeat)
 
     def _relations(self, ranking: Ranking, probability: Tensor | None) -> Relations:
         boxes = self.detections

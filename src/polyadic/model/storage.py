@@ -7,6 +7,7 @@ vocabulary.json, prior.safetensors, versions.json; detector/, where it has one. 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -107,10 +108,15 @@ def load(folder: Path, device: torch.device, vocabulary: Vocabulary | None) -> R
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of a config; `auto` is the first of CUDA, MPS and the CPU."""
+    """Return the device of a config; `auto` is the first of CUDA, MPS and the CPU.
+
+    Of several processes on a machine, each takes the GPU of its LOCAL_RANK.
+    """
     if name == "auto":
         mps = torch.backends.mps.is_available()
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+    if name == "cuda" and torch.cuda.device_count():
+        name = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)

@@ -1,16 +1,25 @@
-"""What comes with the package: a relation model, a detector, and a table from COCO's class names to VRD's."""
+"""What comes with the package: relation models, a detector, and a table from COCO's class names to VRD's."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from polyadic.structures.labels import Synonyms, fold, read_file
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
-MODELS = {"vrd-boxes": "VRD, boxes and labels"}  # a folder each, beside this file; see its CARD.md
+MODELS = {  # a folder each, beside this file; see its CARD.md
+    "vrd-boxes": "VRD, boxes and labels",
+    "vrd-photos": "VRD, boxes of vrd-detector with its P(class | box)",
+}
 
 DETECTOR = "vrd-detector"  # of VRD's objects; likewise
+
+
+def model_for(detectors: Sequence[str]) -> str:
+    """Name the model for boxes of these detectors: the one that was trained for `vrd-detector`, or for any boxes."""
+    return "vrd-photos" if DETECTOR in detectors else "vrd-boxes"
 
 
 def detector_folder() -> Path:

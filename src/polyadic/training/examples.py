@@ -27,9 +27,10 @@ from polyadic.datasets.toy.world import World
 from polyadic.io.records import read_detections
 from polyadic.model.backbone import Backbone
 from polyadic.model.features import PairInputs, pair_inputs, union_rows
-from polyadic.structures.detections import Detections
+from polyadic.structures.detections import Detections, check_number
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+from polyadic.training.borrowing import Borrowing
 from polyadic.training.pairs import TrainingBoxes, chosen_relations, proposal_boxes, selection_pairs, true_boxes
 from polyadic.training.region_cache import Pooled, Regions, digest
 from polyadic.training.run import ROUNDED
@@ -44,7 +45,8 @@ class BoxSource:
     """Choose the boxes of an image: ground truth, a detector's, or simulated ones that change in each epoch."""
 
     detections: Mapping[str, Detections] | None = None
-    noise: tuple[DetectionNoise, ...] = ()  # the first stands in where an image has no detections; the others are added
+    borrowing: Borrowing | None = None  # for images without detections
+    noise: tuple[DetectionNoise, ...] = ()  # one for each simulated detector
     nms: float = 1.0  # IoU above which the less confident detection is suppressed; the paper: at test time
     one_predicate: bool = False  # draw one relation per ordered pair of true boxes
     overlapping: bool = False  # skip relations of boxes that do not overlap
@@ -52,7 +54,7 @@ class BoxSource:
     @property
     def fixed(self) -> bool:
         """Whether the boxes are the same in each epoch."""
-        return not self.noise
+        return not self.noise and self.borrowing is None
 
     @property
     def true(self) -> bool:
@@ -60,21 +62,24 @@ class BoxSource:
 
     def boxes(self, scene: Scene, rng: np.random.Generator) -> TrainingBoxes:
         """Return the boxes of a scene with the relations between them."""
+        check_number(scene.name, max(len(scene.boxes), len((self.detections or {}).get(scene.name, ()))))
         rows = chosen_relations(scene, rng, one_predicate=self.one_predicate, overlapping=self.overlapping)
         if self.true:
             return true_boxes(scene, rows)
-        none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), scene.frame)
-        detections = (self.detections or {}).get(scene.name, none if self.detections is not None else None)
-        if self.noise and (detections is None or scene.name not in (self.detections or {})):
-            detections = self.noise[0].sample(scene, rng)
-        assert detections is not None, "neither true nor simulated"
-        if len(self.noise) > 1:
-            others = [noise.sample(scene, rng) for noise in self.noise[1:]]
-            detections = Detections.join(
-                detections.in_frame(scene.frame), *(one.in_frame(scene.frame) for one in others)
-            )
+        seen = [noise.sample(scene, rng).in_frame(scene.frame) for noise in self.noise]
+        if self.detections is not None:
+            seen.insert(0, self._detected(scene, rng).in_frame(scene.frame))
+        detections = Detections.join(*seen) if len(seen) > 1 else seen[0]
         kept = detections.take(suppress(detections.boxes, detections.scores, self.nms))
         return proposal_boxes(scene, kept, rng, rows)
+
+    def _detected(self, scene: Scene, rng: np.random.Generator) -> Detections:
+        assert self.detections is not None, "neither true nor simulated alone"
+        if scene.name in self.detections:
+            return self.detections[scene.name]
+        if self.borrowing is not None:
+            return self.borrowing.sample(scene, rng)
+        return Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0), scene.frame)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +166,7 @@ class TrainingData:
     annotations: Dataset
     vocabulary: Vocabulary
     detections: dict[str, Detections] | None = None
+    borrowing: Borrowing | None = None
     noise: tuple[DetectionNoise, ...] = ()
     notes: tuple[str, ...] = ()  # remarks to print
 
@@ -219,8 +225,8 @@ def load_training(config: Config) -> TrainingData:
     names = annotations.vocabulary
     detections = None
     if config.data.detections:
-        stored = read_detections(Path(config.data.detections), names, sizes=annotations.sizes)
-        detections = {one_image.image: one_image for one_image in stored}
+        detections = _read_all(config.data.detections, names, annotations.sizes)
+        held_out = tuple(scene for scene in held_out if scene.name in detections)
     noise: tuple[DetectionNoise, ...] = ()
     if config.data.simulate:
         sizes = {scene.name: scene.size for split in ("train", "test") for scene in _known(config, split) if scene.size}
@@ -234,6 +240,9 @@ def load_training(config: Config) -> TrainingData:
     usable = tuple(scene for scene in fit if (scene.relations[:, 0] != scene.relations[:, 2]).any())
     if not usable:
         raise PolyadicError(f"{annotations.name} {part}: no image has a relation of two boxes to learn from")
+    borrowing = None
+    if config.data.borrow and detections is not None:
+        borrowing = Borrowing.fit(detections, usable)
     most = held_out[: config.validation.images]
     notes = []
     if len(fit) < len(annotations):
@@ -245,7 +254,20 @@ def load_training(config: Config) -> TrainingData:
     if flat:
         first = f"the first is box {flat[0][1]} of {flat[0][0]}"
         notes.append(f"{annotations.name}: {len(flat):,} boxes have no area and are treated as one pixel wide; {first}")
-    return TrainingData(usable, most, annotations, names, detections, noise, tuple(notes))
+    return TrainingData(usable, most, annotations, names, detections, borrowing, noise, tuple(notes))
+
+
+def _read_all(
+    files: Sequence[str], names: Vocabulary, sizes: Mapping[str, tuple[float, float]]
+) -> dict[str, Detections]:
+    """Read the detections of several files; an image may be in one of them."""
+    detections: dict[str, Detections] = {}
+    for file in files:
+        for image in read_detections(Path(file), names, sizes=sizes):
+            if image.image in detections:
+                raise PolyadicError(f"data.detections: {file} has {image.image!r}, which a file before it has too")
+            detections[image.image] = image
+    return detections
 
 
 def _has_area(scene: Scene) -> np.ndarray:

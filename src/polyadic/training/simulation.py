@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float, Int
 
 from polyadic.boxes import box_iou
-from polyadic.structures.detections import Detections
+from polyadic.structures.detections import Detections, check_number
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -99,6 +99,7 @@ class DetectionNoise:
         boxes = np.concatenate([_in_shares(image, sizes or {}) for image in images if len(image)])
         labels, scores = (np.concatenate([getattr(image, name) for image in images]) for name in ("labels", "scores"))
         for image in images:
+            check_number(image.image, len(image))
             _check_labels(image.labels, C, f"detections of {image.image}")
         for scene in train:
             _check_labels(scene.labels, C, f"scene {scene.name}")

@@ -138,6 +138,19 @@ def test_product_is_the_normalised_elementwise_product_of_rank_r_times_r() -> No
     torch.testing.assert_close(a.product(shared).dense()[4], a[4].product(shared).dense())
 
 
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_the_heaviest_components_are_the_mixture_without_the_others(rank: int) -> None:
+    cp = random_cp(6, rank=5)
+    weight, *parts = (x.exp() for x in cp.mixture())
+    kept = weight.argsort(-1, descending=True)[:, :rank]
+    expected = torch.zeros(6, *SIZES, dtype=torch.float64)
+    for b, components in enumerate(kept.tolist()):
+        for r in components:
+            expected[b] += weight[b, r] * torch.einsum("i,j,k->ijk", *(x[b, r] for x in parts))
+    torch.testing.assert_close(cp.heaviest(rank).dense(), expected / expected.sum((1, 2, 3), keepdim=True))
+    refused("whole number from 1", cp.heaviest, 0)
+
+
 # The gradient: the supplement's formula, our closed form, autograd and finite differences agree.
 
 

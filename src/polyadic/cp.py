@@ -261,6 +261,15 @@ class CPTensor:
         pairs = zip(self.factors, other.factors, strict=True)
         return CPTensor(*((a[..., :, None, :] + b[..., None, :, :]).flatten(-3, -2) for a, b in pairs))
 
+    def heaviest(self, rank: int) -> CPTensor:
+        """Keep the `rank` components of the largest weight P(r) of each pair, all if there are no more."""
+        if not isinstance(rank, int) or rank < 1:
+            raise PolyadicError(f"CPTensor.heaviest: rank must be a whole number from 1 up, got {rank!r}")
+        if rank >= self.rank:
+            return self
+        best = self.mixture().log_weight.topk(rank, -1).indices[..., None]  # [*B, rank, 1]
+        return CPTensor(*(x.gather(-2, best.expand(*best.shape[:-1], x.shape[-1])) for x in self.factors))
+
     @classmethod
     def mean(cls, tensors: Sequence[CPTensor]) -> CPTensor:
         """Average several distributions over the same triplets, exactly: a CP tensor with the components of all."""

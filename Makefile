@@ -3,7 +3,7 @@ BIN := .venv/bin
 
 .PHONY: demo test check venv format tables lock clean
 
-demo: venv  ## the main job on drawn scenes: train, evaluate, draw; some minutes
+demo: venv  ## relations of two photographs, then train, evaluate and draw on generated scenes; some minutes
 	@$(BIN)/polyadic demo
 
 test: check  ## everything that CI runs

@@ -15,10 +15,10 @@ import torch
 
 
 class UncheckedKernels(MetaPathFinder):
-    """Import kernel.py files as they are: numba compiles their functions itself and cannot take a decorated one."""
+    """Import modules called kernel as they are: numba compiles their functions and cannot take a decorated one."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        ours = name.startswith("polyadic.") and name.endswith(".kernel")
+        ours = name.startswith("polyadic.") and "kernel" in name.split(".")
         return PathFinder.find_spec(name, path, target) if ours else None
 
 
@@ -28,6 +28,14 @@ sys.meta_path.insert(0, UncheckedKernels())
 torch.set_num_threads(1)
 
 pytest_plugins = ["bad_server", "tiny_runs"]  # their fixtures `server` and `command`
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say in one line how to run the tests of the page, if they were skipped."""
+    from serve_cases import HOW
+
+    if any(HOW in str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(HOW)
 
 
 @pytest.fixture(autouse=True)

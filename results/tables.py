@@ -24,9 +24,11 @@ from polyadic.experiments.table1 import ingredients as ingredient_lines
 from polyadic.experiments.table4 import ALL, MODEL, OURS, PHRASES, PREDICATES, table4
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/predict.md", "docs/vrd.md")
-DOCUMENTS = (*PAGES, "src/polyadic/pretrained/vrd-boxes/CARD.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/predict.md", "docs/scale.md", "docs/serve.md", "docs/vrd.md")
+CARDS = ("vrd-boxes", "vrd-photos", "vrd-detector")
+DOCUMENTS = (*PAGES, *(f"src/polyadic/pretrained/{name}/CARD.md" for name in CARDS))
 BOXES, PIXELS, BOTH = (ROOT / "results" / f"{name}.csv" for name in ("vrd-boxes", "vrd-ablation", "vrd-lu-pixels"))
+PHOTOS, WITNESSES = (ROOT / "results" / f"{name}.csv" for name in ("vrd-photos", "vrd-witnesses"))
 _BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _LABELS = {
     "plain": "ours, plain",
@@ -49,6 +51,10 @@ def in_short() -> str:
         for task in ("relationship", "phrase")
         for k in ("1", "10")
     ]
+    photos = {line.label: line for line in headline_lines(read_rows(PHOTOS), "vrd")}
+    for task in ("relationship", "phrase"):
+        cells = [_pair(photos[label], task, "10") for label in ("the paper, better proposals", "ours")]
+        body.append([f"{task} detection from photos alone, k = 10", cells[0], "", cells[1]])
     pixels = _lines(PHRASES)
     published = _papers(pixels["Rank-5 w/ X_sel & prior"])[1:]
     recipe, best = (_recalls_of(pixels[label + ALL]) for label in ("Rank-5 w/ X_sel & prior^0.5", OURS))
@@ -86,6 +92,34 @@ def misses() -> str:
         for top in (50, 100)
     ]
     return _table(["k = 10, percent of the ground truths", *shares(rows, "plain", 10, 50)], body)
+
+
+def photos_alone(leave_out: str = "Lu's proposals", **options: str) -> str:
+    """Relationship and phrase detection on a detector's own boxes, without the lines that have these words."""
+    lines = headline_lines([*read_rows(PHOTOS), *read_rows(WITNESSES)], "vrd", **options)  # type: ignore[arg-type]
+    return _recalls([line for line in lines if leave_out not in line.label])
+
+
+def photos_card() -> str:
+    """The rows of the detector's own boxes alone."""
+    return _recalls(headline_lines(read_rows(PHOTOS)))
+
+
+def photos_misses() -> str:
+    """Error breakdown of the ground truths, by set of boxes."""
+    rows = [*read_rows(PHOTOS), *read_rows(WITNESSES)]
+    names = list(dict.fromkeys(row.fit for row in rows))
+    body = [[name, *(_one(share, 1) for share in shares(rows, name, 10, 100).values())] for name in names]
+    return _table(["k = 10, best 100, percent of the ground truths", *shares(rows, names[0], 10, 100)], body)
+
+
+def detector() -> str:
+    """Quality and speed of the detector in the package."""
+    with (ROOT / "results" / "detector.csv").open() as file:
+        value = {row["measure"]: float(row["value"]) for row in csv.DictReader(file)}
+    found = [f"{value[f'any name at {n}']:.1f} / {value[f'right name at {n}']:.1f}" for n in (10, 20, 30)]
+    head = ["boxes per photo", "AP50", *(f"found among {n}" for n in (10, 20, 30)), "ms, one thread"]
+    return _table(head, [[f"{value['boxes']:.1f}", f"{value['AP50']:.1f}", *found, f"{value['ms']:.0f}"]])
 
 
 def photos() -> str:
@@ -212,8 +246,8 @@ def answers() -> str:
     """What a person reads, in the paper's ranking and in answers."""
     values = _answers()
     kinds = [what for what in values if not what.startswith("probability")]
-    head = ["answers", "filler", "behind", "mirrored", "repeats", "predicates", "photos without", "renamed"]
-    percent = {"filler", "behind", "mirrored", "repeats"}
+    percent = ["filler", "behind", "mirrored", "repeats", "in most photos", "commonest", "annotated"]
+    head = ["answers", *percent, "predicates", "photos without", "renamed"]
     body = [[what, *(f"{values[what][name]:.0f}{'%' * (name in percent)}" for name in head)] for what in kinds]
     return _table(["", *head], body)
 
@@ -221,12 +255,13 @@ def answers() -> str:
 def calibration() -> str:
     """The mean probability of answers beside the share that was annotated."""
     rows = {what.removeprefix("probability "): row for what, row in _answers().items() if "probability" in what}
-    head = ["probability", "answers", "mean", "annotated"]
-    body = [
-        [what, f"{row['answers']:,.0f}", f"{row['mean probability']:.1f}%", f"{row['annotated']:.1f}%"]
-        for what, row in rows.items()
-    ]
-    return _table(head, body)
+
+    def cells(row: dict[str, float], kind: str) -> list[str]:
+        means = (row.get(f"{kind}: {name}") for name in ("mean probability", "annotated"))
+        return [f"{row[f'{kind}: answers']:,.0f}", *("" if x is None else f"{x:.1f}%" for x in means)]
+
+    head = ["probability", *(f"{kind}{x}" for kind in ("others", "clothes") for x in ("", ": mean", ": annotated"))]
+    return _table(head, [[what, *cells(row, "others"), *cells(row, "clothes")] for what, row in rows.items()])
 
 
 def _answers() -> dict[str, dict[str, float]]:
@@ -238,7 +273,111 @@ def _answers() -> dict[str, dict[str, float]]:
     return values
 
 
+def serve() -> str:
+    """Times of the page's requests by number of boxes."""
+    rows = [row for row in _serve_rows() if row["what"] == "latency"]
+    value = {(row["of"], row["boxes"], row["measure"]): float(row["value"]) for row in rows}
+    kinds = {
+        "server": "server, ms",
+        "server, CPU": "its CPU time, ms",
+        "request": "whole request, ms",
+        "predict": "`RelationModel.predict`, ms",
+    }
+    body = [
+        [n, *(f"{value[kind, n, 'median']:.1f} / {value[kind, n, 'p95']:.1f}" for kind in kinds)]
+        for n in dict.fromkeys(row["boxes"] for row in rows)
+    ]
+    return _table(["boxes", *kinds.values()], body)
+
+
+def serve_load() -> str:
+    """Answers at saturation, and memory."""
+    rows = [row for row in _serve_rows() if row["what"] != "latency"]
+    return _table(["", "", ""], [[row["of"], row["measure"], row["value"]] for row in rows])
+
+
+def _serve_rows() -> list[dict[str, str]]:
+    with (ROOT / "results" / "serve.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _scale(what: str) -> list[dict[str, float]]:
+    with (ROOT / "results" / "scale.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["what"] == what]
+    texts = ("what", "engine", "note")
+    return [{name: value if name in texts else float(value or "nan") for name, value in row.items()} for row in rows]  # type: ignore[misc]
+
+
+def _steady(engine: str, workers: int) -> tuple[dict[str, float], float, float]:
+    """The job of many photos, and its photos per second and CPU seconds per photo without the start-up."""
+    rows = [row for row in _scale("photos") if (row["engine"], row["workers"]) == (engine, workers)]
+    start, many = min(rows, key=lambda row: row["items"]), max(rows, key=lambda row: row["items"])
+    n = many["items"] - start["items"]
+    return start, n / (many["seconds"] - start["seconds"]), (many["cpu_seconds"] - start["cpu_seconds"]) / n
+
+
+def scale() -> str:
+    """Speed, speed-up, CPU time, memory and start-up of both engines; speeds of a busy machine are left out."""
+    measured = {(str(row["engine"]), int(row["workers"])): row for row in _scale("photos") if row["note"] != "start-up"}
+    body, alone = [], dict[str, float]()
+    for (engine, workers), many in measured.items():
+        start, speed, cpu = _steady(engine, workers)
+        busy = not many["load"] <= 3  # of other work, when it began; not recorded: unknown
+        if workers == 1 and not busy:
+            alone[engine] = speed
+        gain = "-" if busy or engine not in alone else f"{speed / alone[engine]:.2f}x"
+        seen = engine == "local"  # Ray's processes are not children of the command: their CPU time is not counted
+        cost = f"{1000 * cpu:.0f}" if seen else "-"
+        numbers = ["-" if busy else f"{speed:.1f}", gain, cost, f"{many['peak_mb']:,.0f}"]
+        begin = f"{start['seconds']:.0f}" if not busy else f"{start['cpu_seconds']:.0f} CPU" if seen else "-"
+        body.append([engine, str(workers), *numbers, begin])
+    head = ["engine", "workers", "photos per second", "speed-up", "CPU ms per photo", "largest process, MB"]
+    return _table([*head, "start-up, s"], body)
+
+
+def memory() -> str:
+    """The largest process against the number of photos."""
+    rows = _scale("memory")
+    return _table(
+        ["photos", *(f"{row['items']:,.0f}" for row in rows)],
+        [["largest process, MB", *(f"{row['peak_mb']:,.0f}" for row in rows)]],
+    )
+
+
+def visual_genome() -> str:
+    """Time and memory of data of Visual Genome's size."""
+    body = []
+    for step in ("load and prior", "evidence epoch", "evaluation"):
+        cells = [f"{row['cpu_seconds']:.1f} s, {row['peak_mb'] / 1000:.1f} GB" for row in _scale(f"vg {step}")]
+        body.append([step, *cells])
+    return _table(["CPU time, memory", *(f"{row['items']:,.0f} images" for row in _scale("vg evaluation"))], body)
+
+
+CORE_HOUR, GIGABYTE_MONTH = 0.04, 0.023  # dollars, of the order of what the large clouds ask
+
+
+def budget() -> str:
+    """CPU hours, storage and dollars of many photos, from the measured cost of one."""
+    cpu = _steady("local", 1)[2]
+    size = [row["bytes"] for row in _scale("photos") if row["engine"] == "local"][-1]
+    body = []
+    for power in range(4, 10):
+        n = 10**power
+        hours, gigabytes = n * cpu / 3600, n * size / 1e9
+        cost = hours * CORE_HOUR
+        body.append(
+            [f"{n:,}", f"{hours:,.1f}", f"{gigabytes:,.2f}", f"{cost:,.2f}", f"{gigabytes * GIGABYTE_MONTH:,.2f}"]
+        )
+    per_thousand = 1000 * cpu / 3600 * CORE_HOUR
+    body.append(["per 1,000", f"{1000 * cpu / 3600:.4f}", f"{1000 * size / 1e9:.4f}", f"{per_thousand:.4f}", ""])
+    return _table(["photos", "CPU hours", "results, GB", "CPU, $", "storage, $ a month"], body)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "scale": scale,
+    "scale-memory": memory,
+    "scale-vg": visual_genome,
+    "scale-budget": budget,
     "readme": in_short,
     "vrd-boxes": _headline,
     "answers": answers,
@@ -250,8 +389,16 @@ TABLES: dict[str, Callable[[], str]] = {
     "vrd-pixels": partial(_ablation, PHRASES),
     "vrd-pixels-predicates": partial(_ablation, PREDICATES),
     "vrd-lu-pixels": lambda: _recalls(headline_lines(read_rows(BOTH))),
+    "vrd-photos": photos_alone,
+    "vrd-photos-zero-shot": partial(photos_alone, subset="zero-shot"),
+    "vrd-photos-mean-recall": partial(photos_alone, "ceiling", metric="mean_recall"),
+    "vrd-photos-misses": photos_misses,
+    "vrd-photos-card": photos_card,
+    "detector": detector,
     "vrd-speed": speed,
     "photos": photos,
+    "serve": serve,
+    "serve-load": serve_load,
     "evaluation": evaluation,
     "rank-differences": rank_differences,
 }

@@ -376,8 +376,34 @@ def hdf5() -> Iterator[Row]:
         yield Row(f"{file}, absent", {}, command, "no ")
 
 
+def serving() -> Iterator[Row]:
+    command = ("serve", "--model", "evidence", "--no-browser", "--port", "0")
+    picture = b"P5 4 4 255\n" + bytes(16)
+    ours = {"made": "polyadic serve", **OWN}
+    for name, files, more, fragment in cast(
+        "list[tuple[str, dict[str, bytes], tuple[str, ...], str]]",
+        [
+            ("no folder", {}, ("nowhere",), "nowhere is not a folder of photos"),
+            ("a file", {"a.jpg": picture}, ("a.jpg",), "a.jpg is not a folder"),
+            ("no photos", {}, ("evidence",), "no image in this folder"),
+            ("a foreign train.json", {"a.jpg": picture, "train.json": text(OWN)}, (".",), "not written by polyadic"),
+            ("a cut-off train.json", {"a.jpg": picture, "train.json": b'{"made"'}, (".",), "train.json"),
+            ("drafts", {"a.jpg": picture, "train.json": text({**ours, "drafts": [1]})}, (".",), "drafts"),
+            ("no run", {}, ("--run", "nowhere"), "nowhere"),
+            ("no such model", {}, ("--model", "vrd"), "holds no saved model"),
+            ("folder and run", {}, ("vrd", "--run", "vrd"), "mutually exclusive"),
+            ("prefill", {}, ("--prefill", "0.5"), "--prefill needs FOLDER"),
+            ("boxes", {}, ("--detections", "x.jsonl"), "--detections needs --run"),
+            ("detector", {}, ("--detector", "nowhere.onnx"), "nowhere.onnx"),
+            ("public", {}, ("--host", "0.0.0.0"), "add --public"),
+            ("address", {}, ("--host", "203.0.113.7", "--public"), "cannot listen on 203.0.113.7"),
+        ],
+    ):
+        yield Row(f"serve, {name}", files, (*command, *more), fragment)
+
+
 ROWS = [
     row
-    for rows in (detections, coco_results, mappings, relations, own_data, vrd_layout, configs, published, hdf5)
+    for rows in (detections, coco_results, mappings, relations, own_data, vrd_layout, configs, published, hdf5, serving)
     for row in rows()
 ]

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from tiny_runs import Command
@@ -17,6 +19,7 @@ from vrd_files import RIDER, TEST, relation, write_vrd
 
 from polyadic.cli import spread
 from polyadic.datasets import load_dataset
+from polyadic.io.parquet import relations_schema, to_batch
 from polyadic.io.records import write_relations
 from polyadic.structures.relations import Relations
 
@@ -90,6 +93,30 @@ def test_evaluate_reports_recall_baseline_and_ceiling_per_protocol(
     assert ("count table", 10, "zero-shot", 100) in recalls
     assert value["ceilings"][0]["protocol"] == "lu2016 phrase, k = 1 triplet"
     assert "no file or run is called runs/nothing" in command("evaluate", "runs/nothing").message
+
+
+def test_a_folder_of_parquet_is_scored_like_the_file_and_by_several_processes_to_the_bit(
+    command: Command, root: Path, tmp_path: Path
+) -> None:
+    file, folder = write_predictions(root, "test", tmp_path / "p.jsonl"), tmp_path / "parts"
+    folder.mkdir()
+    schema = relations_schema()
+    for number, line in enumerate(file.read_text().splitlines()):
+        record = json.loads(line)
+        rows = [{**record, "image": f"/photos/{record['image']}"}, {"image": "other.jpg", "error": "no image"}]
+        table = pa.Table.from_batches([to_batch(rows, schema)])
+        pq.write_table(table, folder / f"relations-{number:06}.parquet")
+    rest = ("--dataset", "vrd", "--root", root, "--protocol", "lu2016", "reldn", "--k", "1", "10", "--bootstrap", "5")
+    expected = json.loads(command("evaluate", file, *rest, "--misses", "--json").out)
+    for workers in ((), ("--workers", "2")):
+        value = json.loads(command("evaluate", folder, *rest, "--misses", "--json", *workers).out)
+        assert {**value, "predictions": ""} == {**expected, "predictions": ""}
+    (folder / "relations-000009.parquet").write_bytes((folder / "relations-000000.parquet").read_bytes())
+    assert "c.jpg' occurs twice" in command("evaluate", folder, *rest).message
+    assert "c.jpg' is in two files" in command("evaluate", folder, *rest, "--workers", "2").message
+    (folder / "relations-000009.parquet").write_bytes(b"PAR1 cut off")
+    assert "is damaged or cut off" in command("evaluate", folder, *rest).message
+    assert "--workers is for a folder" in command("evaluate", file, *rest, "--workers", "2").message
 
 
 def test_free_k_is_chosen_on_validation_predictions_and_never_on_the_test_split(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from polyadic.config import DETECTOR_PRESETS, load_detector_config
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World
 from polyadic.detectors.detector import Detector
+from polyadic.experiments import proposals as writing
 from polyadic.experiments.proposals import detect_split
 from polyadic.io.records import read_detections
 from polyadic.progress import Interrupted, request_stop
 from polyadic.structures.images import Photo
 from polyadic.training import proposals
+from polyadic.training.proposals import detect_stored
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +141,28 @@ def test_a_file_is_replaced_only_with_overwrite(
     assert "was started with another detector or split" in command(*again, "--split", "test", "--resume").message
     assert command(*again, "--split", "test", "--overwrite").code == 0
     assert len(list(read_detections(other, VOCABULARY))) == 5
+
+
+def test_two_processes_do_not_write_one_file(
+    command: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "a.jsonl"
+    words = ("detect", "run", run, "--split", "test", "--out", out)
+    found: list[str] = []
+
+    def detect(*arguments: Any, **options: Any) -> Any:
+        """In the middle of one, start another."""
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "detect_stored", detect_stored)
+            found.extend(command(*words, *more).message for more in ((), ("--resume",), ("--overwrite",)))
+        return detect_stored(*arguments, **options)
+
+    monkeypatch.setattr(writing, "detect_stored", detect)
+    assert command(*words).code == 0
+    assert len(found) == 3
+    assert all("another process is writing" in message for message in found)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+    assert len(list(read_detections(out, VOCABULARY))) == 5
 
 
 def test_bad_runs_and_files_print_one_line(command: Command, run: Path, tmp_path: Path) -> None:

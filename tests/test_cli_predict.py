@@ -130,7 +130,7 @@ def test_the_models_detector_is_used_without_detections(
         model.set_detector(lambda photo: replace(detections(3), image=photo.name))
         return model
 
-    monkeypatch.setattr("polyadic.cli.predict._load_model", load)
+    monkeypatch.setattr("polyadic.cli.predict.load_model", load)
     found = records_of(command("predict", "pixels", "photos", "--json"))
     assert [len(record["boxes"]) for record in found] == [3] * 5
 

@@ -82,14 +82,14 @@ def test_existing_files_are_never_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("disk full")])
 def test_an_interruption_leaves_nothing(tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, content = write_vrd(tmp_path / "old"), coco._content
+    old, content = write_vrd(tmp_path / "old"), coco.content
 
     def interrupted(dataset: Dataset) -> Any:
         if dataset.split == "test":
             raise error
         return content(dataset)
 
-    monkeypatch.setattr(coco, "_content", interrupted)
+    monkeypatch.setattr(coco, "content", interrupted)
     with pytest.raises((KeyboardInterrupt, PolyadicError)):
         convert("vrd", old, "coco", tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -450,3 +450,35 @@ def test_small_n_are_chosen_where_the_best_n_hold_every_pair() -> None:
     assert small_tops([4, 4], (20, 100))[0] == (1, 5, 10, 100)
     assert small_tops([2, 6, 6], tops) == (tops, "")
     assert small_tops([], tops) == (tops, "")
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), cuts=st.lists(st.integers(0, 30), min_size=2, max_size=4))
+def test_evaluators_of_parts_merge_to_the_bit_in_any_grouping(seed: int, cuts: list[int]) -> None:
+    rng = np.random.default_rng(seed)
+    images = [random_image(rng, f"{i}.jpg") for i in range(30)]
+    seen = rng.integers(0, 2, (4, 3))
+    chosen = [SWITCHES[i] for i in rng.choice(len(SWITCHES), 6, replace=False)]
+    protocols = [LU.change(**switches, k=2, tops=(1, 3)) for switches in chosen]
+
+    def part(rows: list[int]) -> Evaluator:
+        evaluator = Evaluator(protocols, PREDICATES, seen, bootstrap=7)
+        for row in rows:
+            evaluator.update(*images[row])
+        return evaluator
+
+    def merged(evaluators: list[Evaluator]) -> Evaluator:
+        first, *rest = evaluators
+        for other in rest:
+            first.merge(other)
+        return first
+
+    order = rng.permutation(30).tolist()
+    places = [0, *sorted(cuts), 30]
+    spans = [order[a:b] for a, b in itertools.pairwise(places)]
+    whole = repr(part(list(range(30))).result())
+    assert repr(merged([part(span) for span in spans]).result()) == whole
+    right = merged([part(spans[0]), merged([part(span) for span in spans[1:]])])  # (a + (b + c)) = ((a + b) + c)
+    assert repr(right.result()) == whole
+    with pytest.raises(PolyadicError, match="must be the same"):
+        part([0]).merge(Evaluator(protocols[:1], PREDICATES, seen, bootstrap=7))

@@ -21,9 +21,10 @@ from polyadic.draw import save_picture
 from polyadic.experiments.pictures import _save
 from polyadic.experiments.proposals import _check_out
 from polyadic.experiments.results import Results, Row, check_target
-from polyadic.files import atomic_write, check_output, is_ours, lock
+from polyadic.files import atomic_write, check_output, is_ours, lock, lock_folder, new_folder
 from polyadic.io.records import write_detections
 from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training.run import only_one
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".jsonl"])
@@ -102,6 +103,51 @@ def test_empty_files_are_new_ones_and_places_are_checked(tmp_path: Path) -> None
     (tmp_path / "full").write_text("x")
     refused("exists; choose another name, or overwrite=True", check_output, tmp_path / "full", "records")
     refused("--out: .*full exists; .*--overwrite", check_output, tmp_path / "full", "records", option="--out")
+
+
+def test_a_lock_whose_file_was_removed_or_moved_is_not_taken(tmp_path: Path) -> None:
+    folder, busy = tmp_path / "run", pytest.raises(PolyadicError, match="busy")
+    with lock_folder(folder, "busy"), busy, lock_folder(folder, "busy"):
+        pass
+    assert not folder.exists(), "nothing was written to it"
+    with lock_folder(folder, "busy"):
+        (folder / "file").touch()
+        folder.rename(tmp_path / "old")
+        with busy, lock_folder(tmp_path / "old", "busy"):
+            pass
+    assert (tmp_path / "old" / "file").exists()
+    (tmp_path / "a").touch()
+    refused("cannot write to", lock_folder(tmp_path / "a", "busy").__enter__)
+
+
+def test_a_run_in_training_is_not_replaced_nor_begun_again(command: Command, tmp_path: Path) -> None:
+    """Two processes start at once, or one replaces what the other trains: their files would be mixed."""
+    tiny, run = write_tiny(tmp_path), tmp_path / "run"
+    run.mkdir()
+    with only_one(run):
+        message = command("train", tiny, "--out", run).message
+        assert "another process is training in it" in message
+        assert [path.name for path in run.iterdir()] == [".lock"], "not even its config"
+        for name in ("config.json", "last.pt"):
+            (run / name).touch()
+        message = command("train", tiny, "--out", run, "--overwrite").message
+        assert "another process is training in it" in message
+    refused("exists already", only_one(run, new=True).__enter__)
+    assert sorted(path.name for path in run.iterdir()) == [".lock", "config.json", "last.pt"]
+
+
+def test_two_folders_of_one_name_are_filled_apart(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "a") as first:
+        (first / "x").write_text("first")
+        with new_folder(tmp_path / "a") as second:
+            (second / "y").write_text("second")
+        with pytest.raises(OSError, match="a"):
+            (tmp_path / "a").rmdir()
+        (first / "z").write_text("first")
+        files = sorted(path.name for path in first.iterdir())
+        assert files == ["x", "z"]
+        (tmp_path / "a" / "y").unlink()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "x", "z"]
 
 
 def test_a_file_is_locked_once_and_long_names_are_written_aside(tmp_path: Path) -> None:

@@ -202,3 +202,26 @@ def test_a_corrupted_picture_is_read_or_refused(tmp_path: Path, seed: int) -> No
         path.write_bytes(content.tobytes())
         with suppress(PolyadicError):
             assert open_photo(path).image.mode == "RGB"
+
+
+def test_the_bytes_of_a_file_are_the_file_with_lower_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.jpg", "a.png", "a.webp", "a.gif", "a.bmp", "a.tiff"):
+        noise(40, 30).save(tmp_path / name)
+        assert open_photo((tmp_path / name).read_bytes()).size == (40, 30)
+    path = tmp_path / "a.png"
+    photo = open_photo(path.read_bytes(), "a.png")
+    assert (photo.name, photo.size) == ("a.png", (40, 30))
+    assert np.array_equal(np.asarray(photo.image), np.asarray(open_photo(path).image))
+    noise(4, 4).save(tmp_path / "a.eps")  # decoding it would start ghostscript
+    refused("a.eps is not a readable image", open_photo, (tmp_path / "a.eps").read_bytes(), "a.eps")
+    monkeypatch.setattr(pictures, "MOST_SENT", 1000)
+    refused("a.png has 40 x 30 pixels, more than 1,000", open_photo, path.read_bytes(), "a.png")
+    assert open_photo(path).size == (40, 30)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_boxes_turned_upright_are_turned_back(orientation: int) -> None:
+    size = (30.0, 40.0) if orientation >= 5 else (40.0, 30.0)  # upright; stored as 40 x 30
+    photo = pictures.Photo("a", noise(4, 4), size, orientation)
+    boxes = np.array([[1.0, 2.0, 11.0, 7.0], [20.0, 3.0, 40.0, 30.0]])
+    assert np.array_equal(photo.as_stored(photo.upright(boxes)), boxes)

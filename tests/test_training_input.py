@@ -62,7 +62,7 @@ def test_existing_folders_and_files_are_never_overwritten(stopped: Path, tmp_pat
     (tmp_path / "letter.txt").write_text("dear", encoding="utf-8")
     refused("exists already", EVIDENCE, tmp_path)
     refused("exists already", EVIDENCE, tmp_path / "letter.txt")
-    refused("cannot write the run", EVIDENCE, tmp_path / "letter.txt" / "run")
+    refused("cannot write", EVIDENCE, tmp_path / "letter.txt" / "run")
 
 
 def test_an_error_before_the_start_leaves_no_folder(tmp_path: Path) -> None:

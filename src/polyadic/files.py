@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 WEIGHTS = "model.safetensors"
+LOCK_FILE = ".lock"  # in folders
 MARK = "polyadic"  # in our pictures: the text Software of a PNG, a comment of an SVG
 _RECORD = b'{"image": '  # the start of a record of `polyadic predict`
 _LONGEST = 1 << 26  # bytes that are read of a first line, or of a JSON file
@@ -123,7 +124,25 @@ def lock(path: Path, busy: str) -> Iterator[None]:
             raise PolyadicError(busy) from None
         except (ImportError, OSError):  # a system or a file system without locks
             pass
+        if not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
+            raise PolyadicError(busy)  # who held the lock has removed the file, or moved it
         yield
+
+
+@contextmanager
+def lock_folder(folder: Path, busy: str) -> Iterator[None]:
+    """Lock a folder by a file in it. The folder is created if need be, and removed if nothing else gets into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PolyadicError(f"cannot write to {folder} ({error.strerror})") from error
+    with lock(folder / LOCK_FILE, busy):
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # it may have been moved
+                if [path.name for path in folder.iterdir()] == [LOCK_FILE]:
+                    shutil.rmtree(folder)
 
 
 PARTS = ("config.json", "vocabulary.json")  # beside the weights
@@ -151,11 +170,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder beside `folder` to fill; it gets its name at the end. Refuse one that holds something."""
-    part = folder.with_name(f".{folder.name}.part")
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         if folder.exists() and any(folder.iterdir()):
             raise PolyadicError(f"{folder} is not empty, and nothing in it is overwritten; choose another folder")
-        shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         yield part
         if folder.exists():

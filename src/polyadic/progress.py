@@ -81,6 +81,7 @@ class Reporter:
 _SILENT = Reporter()
 _reporter: ContextVar[Reporter] = ContextVar("reporter", default=_SILENT)
 _stop = threading.Event()
+_held: ContextVar[bool] = ContextVar("held", default=False)
 
 
 def say(line: str) -> None:
@@ -206,8 +207,29 @@ class _Bars(_Lines):
 
 def check() -> None:
     """Raise `Interrupted` if a stop was requested."""
-    if _stop.is_set():
+    if _stop.is_set() and not _held.get():
         raise Interrupted
+
+
+def stop_requested() -> bool:
+    return _stop.is_set()
+
+
+@contextmanager
+def held(on: bool = True) -> Iterator[None]:
+    """Let `check` pass: several processes stop at a place that they agree on. `held(False)` lets it stop again."""
+    token = _held.set(on)
+    try:
+        yield
+    finally:
+        _held.reset(token)
+
+
+@contextmanager
+def quiet(on: bool = True) -> Iterator[None]:
+    """Show nothing, if `on`."""
+    with reporting(_SILENT if on else _reporter.get()):
+        yield
 
 
 def request_stop() -> None:

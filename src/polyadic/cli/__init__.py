@@ -8,14 +8,14 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import polyadic
-from polyadic.cli import data, detect, evaluate, predict, reproduce, train
+from polyadic.cli import data, detect, evaluate, predict, reproduce, serve, train
 from polyadic.cli.options import ANY, echo, examples
-from polyadic.structures.vocabulary import PolyadicError
+from polyadic.structures.vocabulary import PolyadicError, is_out_of_memory
 
 app = typer.Typer(
     name="polyadic",
@@ -39,6 +39,9 @@ app.command(
         "polyadic predict runs/vrd photos/ --detections boxes.jsonl --out out.jsonl",
     ),
 )(predict.command)
+app.command("serve", epilog=examples("polyadic serve", "polyadic serve photos/", "polyadic serve --run runs/vrd"))(
+    serve.command
+)
 app.command(
     "evaluate",
     epilog=examples(
@@ -84,6 +87,9 @@ def _root(
     pass
 
 
+_UsageError: Any = typer.BadParameter.__base__  # of a bad option or argument; typer exports the class below it
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command. User errors print one line, no traceback."""
     warnings.showwarning = _note
@@ -93,9 +99,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # names may have letters that the terminal lacks
     try:
         try:
-            app(args=spread(sys.argv[1:] if arguments is None else arguments), prog_name="polyadic")
+            words = spread(sys.argv[1:] if arguments is None else arguments)
+            code = app(args=words, prog_name="polyadic", standalone_mode=False)  # typer's own messages are not escaped
         finally:
             sys.stdout.flush()  # here, where a failure is reported
+        sys.exit(code or 0)
+    except _UsageError as error:
+        if type(error).__name__ != "NoArgsIsHelpError":  # which has printed the help
+            message = " ".join(error.format_message().split()).removesuffix(".")
+            echo(f"polyadic: {message}; see: {getattr(error.ctx, 'command_path', 'polyadic')} --help", err=True)
+        sys.exit(2)
     except PolyadicError as error:
         echo(f"polyadic: {error}", err=True)
         sys.exit(1)
@@ -105,6 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         _discard_output()  # its reader has gone
         sys.exit(141)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())
+        echo(f"polyadic: not enough memory{f' ({reason:.160})' * bool(reason)}; choose smaller sizes", err=True)
+        sys.exit(1)
     except OSError as error:
         if error.filename is None:
             _discard_output()  # it cannot be written, e.g. to a full disk

@@ -105,9 +105,9 @@ class BoxOptions:
             return model.detector.detectors
         return {} if self.file is not None else {(*self.words, "the run's detector")[0]: model.detector}
 
-    def files(self) -> list[Path | None]:
+    def files(self, model: RelationModel) -> list[Path | None]:
         """List the files of the detectors, each detector's after a None."""
-        from polyadic.detectors import COCO_NETWORKS
+        from polyadic.detectors import COCO_NETWORKS, HUB
         from polyadic.pretrained import DETECTOR, detector_folder
 
         found: list[Path | None] = []
@@ -117,6 +117,8 @@ class BoxOptions:
                 from polyadic.detectors.coco import weights_file
 
                 found += model_files(weights_file(word))
+            elif word.startswith(HUB):
+                found += model_files(self.detectors(model)[word].folder)
             elif word:
                 found += model_files(detector_folder() if word == DETECTOR else Path(word))
         return found
@@ -131,6 +133,18 @@ class BoxOptions:
                 boxes = f"{dropped.total():,} box{'es' * (dropped.total() > 1)}"
                 where = f"{name}: " if self.joined else ""
                 echo(f"note: {where}dropped {boxes} of classes unknown to the model: {most}{more}", err=True)
+
+
+def load_model(folder: Path, device: str, threads: int) -> RelationModel:
+    """Load a run's model, or a saved one."""
+    import torch
+
+    from polyadic.model.relation_model import RelationModel
+    from polyadic.model.storage import pick_device
+
+    if threads:
+        torch.set_num_threads(threads)
+    return RelationModel.load(folder, pick_device(device))
 
 
 def model_files(path: Path) -> list[Path]:

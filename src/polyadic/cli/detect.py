@@ -97,16 +97,22 @@ def train(
 
 @app.command(epilog=examples("polyadic detect run runs/detector --split test --out test.safetensors"))
 def run(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run of `polyadic detect train`.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run of `polyadic detect train`, or vrd-detector.")],
     out: Annotated[Path, typer.Option("--out", help="A .safetensors file (with class distributions) or .jsonl.")],
     split: Annotated[str, typer.Option("--split", help="train, fit, validation or test.")] = "train",
     dataset: Annotated[str | None, typer.Option("--dataset", help="Another dataset with the same classes.")] = None,
     data: DataRoot = None,
+    beside: Annotated[
+        Path | None, typer.Option("--with", help="A file of other detectors' boxes of the same images, to be joined.")
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Images per batch.")] = 8,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted file.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
 ) -> None:
-    """Write the detector's boxes for a split and print their quality."""
+    """Write the detector's boxes for a split and print their quality.
+
+    A detector of one fold (data.folds) looks at the training images that it has not seen.
+    """
     from polyadic.experiments.proposals import MOST, detect_split
 
     check_resume(resume, overwrite)
@@ -117,6 +123,7 @@ def run(
             out,
             dataset=dataset,
             root=data,
+            beside=beside,
             batch=batch,
             resume=resume,
             overwrite=overwrite,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from polyadic.cli.options import DATASETS, AsJson, echo, long_job, parse_k
+from polyadic.config.settings import MOST_THREADS
 from polyadic.structures.vocabulary import PolyadicError
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def command(
         Path,
         typer.Argument(
             metavar="PREDICTIONS|RUN",
-            help="Predictions: ours (.jsonl), Lu's (.mat) or neural-motifs' (.pkl). Or a training run, or its model.",
+            help="Predictions: ours (.jsonl, or a folder of .parquet), Lu's (.mat) or neural-motifs' (.pkl). "
+            "Or a training run, or its model.",
         ),
     ],
     dataset: Annotated[str | None, typer.Option("--dataset", help=f"{DATASETS}. Default: the run's.")] = None,
@@ -150,6 +152,17 @@ def command(
             rich_help_panel=_OUTPUT,
         ),
     ] = False,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            min=1,
+            max=MOST_THREADS,
+            help="Processes that score a folder of .parquet.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = 1,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print one line per number.", rich_help_panel=_OUTPUT)] = False,
 ) -> None:
@@ -161,7 +174,10 @@ def command(
 
     if not predictions.expanduser().exists():
         raise PolyadicError(f"no file or run is called {predictions}")
-    is_run = predictions.expanduser().is_dir()
+    files = _parquet(predictions.expanduser())
+    is_run = predictions.expanduser().is_dir() and not files
+    if workers > 1 and not files:
+        raise PolyadicError("--workers is for a folder of .parquet files")
     switches = {"match": match, "aggregate": aggregate, "k_unit": k_unit, "tie": tie, "no_prediction": no_prediction}
     changes: dict[str, Any] = {
         name: value for name, value in {**switches, "iou_offset": iou_offset}.items() if value is not None
@@ -216,6 +232,7 @@ def command(
             validation=validation,
             bootstrap=bootstrap,
             misses=misses,
+            workers=workers,
         )
     _show(predictions.name, scores, as_json, as_csv, table1)
 
@@ -273,10 +290,14 @@ def _file_scores(
     validation: Path | None,
     bootstrap: int,
     misses: bool,
+    workers: int,
 ) -> RunScores:
-    """Score a file of predictions."""
+    """Score a file or folder of predictions."""
+    from functools import partial
+
     from polyadic.datasets import load_dataset
-    from polyadic.evaluation.compare import compare
+    from polyadic.engines.scoring import Scoring
+    from polyadic.evaluation.compare import Comparer, compare
     from polyadic.experiments.results import RunScores
 
     split, dataset, root = place
@@ -315,15 +336,14 @@ def _file_scores(
         protocols = list(dict.fromkeys(protocols))
         if train is not None:
             protocols = [protocol.change(subset=subset) for protocol in protocols for subset in ("all", "zero-shot")]
-        result = compare(
-            data,
-            _stream(file, data),
-            protocols,
-            train=train,
-            detections=boxes,
-            bootstrap=bootstrap,
-            misses=misses,
-        )
+        if workers > 1:
+            make = partial(Comparer, data.vocabulary, protocols, train, bootstrap=bootstrap, misses=misses)
+            result = Scoring(_parquet(file.expanduser()), data, make, boxes).run(workers)
+        else:
+            predictions = _stream(file, data)
+            result = compare(
+                data, predictions, protocols, train=train, detections=boxes, bootstrap=bootstrap, misses=misses
+            )
     return RunScores(result, free, tuple(notes))
 
 
@@ -363,13 +383,15 @@ def _free_k(base: Protocol, place: tuple[str, str, Path | None], file: Path) -> 
 
 def _stream(path: Path, data: Dataset) -> Iterator[Relations]:
     """Read a file's predictions; report an image that is not in the split."""
+    from polyadic.engines.scoring import read_all
     from polyadic.io.records import read_relations
     from polyadic.progress import track
 
     names = [scene.name for scene in data]
     known = set(names)
-    number = 0
-    for number, relations in enumerate(track(read_relations(path, data.vocabulary, names), path.name, len(known)), 1):
+    number, files = 0, _parquet(path.expanduser())
+    records = read_all(files, data) if files else read_relations(path, data.vocabulary, names)
+    for number, relations in enumerate(track(records, path.name, len(known)), 1):
         if relations.image not in known:
             split = f"the {len(known):,} images of {data.name} {data.split}"
             hint = _nearest(relations.image, names)
@@ -377,6 +399,13 @@ def _stream(path: Path, data: Dataset) -> Iterator[Relations]:
         yield relations
     if number == 0:
         raise PolyadicError(f"{path.name}: no predictions in the file")
+
+
+def _parquet(path: Path) -> list[Path]:
+    """List the files of a folder of Parquet files; none for anything else."""
+    from polyadic.io.parquet import parquet_files
+
+    return parquet_files(path) if path.is_dir() else []
 
 
 def _nearest(name: str, names: list[str]) -> str:

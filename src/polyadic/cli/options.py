@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -25,7 +26,12 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in
 
 
 def echo(text: str, *, err: bool = False, bold: bool = False, lines: bool = False) -> None:
-    """Print a line, or several, escaped: all text of the commands passes here, or a console of `safe_console`."""
+    """Print a line, or several, escaped: all text of the commands passes here, or a console of `safe_console`.
+
+    Of several processes that train together, the first prints.
+    """
+    if not is_first_process():
+        return
     text = printable(text, lines=lines)
     typer.echo(typer.style(text, bold=True) if bold else text, err=err)
 
@@ -86,6 +92,11 @@ def parse_k(word: str) -> int | None:
     if word.isascii() and word.isdecimal() and int(word) > 0:
         return int(word)
     raise PolyadicError(f"--k: expected a whole number from 1, or any, got {word!r}")
+
+
+def is_first_process() -> bool:
+    """Whether this is the only process, or the one of torchrun that prints."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager

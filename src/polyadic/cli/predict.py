@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from polyadic.cli.boxes import BoxOptions, model_files
+from polyadic.cli.boxes import BoxOptions, load_model, model_files
 from polyadic.cli.options import check_resume, echo, parse_k
+from polyadic.cli.scaled import Scaled, check_engine
 from polyadic.config.settings import MOST_THREADS
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from polyadic.experiments.photos import Item, PhotoLog, Question, Result
     from polyadic.model.relation_model import RelationModel
 
-_BOXES, _ANSWERS, _OUTPUT, _SPEED = "Boxes", "Relations", "Output", "Speed"
+_BOXES, _ANSWERS, _OUTPUT, _SPEED, _SCALE = "Boxes", "Relations", "Output", "Speed", "Photos by the million"
 
 
 def command(
@@ -29,15 +30,17 @@ def command(
         typer.Argument(
             metavar="[RUN] PATHS",
             help="RUN: a training run or a saved model; default: the pretrained VRD model. "
-            "PATHS: photos, folders or patterns; optional for a model without pixels, given --detections.",
+            "PATHS: photos, folders or patterns; optional for a model without pixels, given --detections. "
+            "With --engine also lists (.txt, .parquet), archives (.tar), and URLs (s3://, gs://, https://).",
         ),
     ] = None,
     detector: Annotated[
         list[str] | None,
         typer.Option(
             "--detector",
-            help="vrd-detector (pretrained; default without RUN), a run of `polyadic detect train`, an .onnx file, or "
-            "torchvision's resnet50-fpn or mobilenetv3-fpn. Repeat it to join the boxes of several.",
+            help="vrd-detector (pretrained; default without RUN), a run of `polyadic detect train`, an .onnx file, "
+            "torchvision's resnet50-fpn or mobilenetv3-fpn, or hf:NAME, a model or folder of the Hugging Face hub. "
+            "Repeat it to join the boxes of several.",
             rich_help_panel=_BOXES,
         ),
     ] = None,
@@ -94,7 +97,7 @@ def command(
         Literal["informative", "likely"],
         typer.Option(
             "--order",
-            help="informative: relations that tell more of their pair first (ride before next to), repeats last; "
+            help="informative: relations that tell more first (ride before next to, horse before shirt), few repeats; "
             "likely: by probability.",
             rich_help_panel=_ANSWERS,
         ),
@@ -111,7 +114,8 @@ def command(
         Literal["drop", "keep"],
         typer.Option(
             "--mirror",
-            help='drop: of "A behind B" and "B behind A" the likelier alone, and "next to" and the like once per pair.',
+            help='drop: of "A behind B" and "B behind A" the likelier alone, "next to" and the like once per pair, and '
+            "boxes that see one object twice as one.",
             rich_help_panel=_ANSWERS,
         ),
     ] = "drop",
@@ -125,7 +129,12 @@ def command(
         str | None, typer.Option("--object", help="Only relations with this object.", rich_help_panel=_ANSWERS)
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="A .jsonl file for the relations.", rich_help_panel=_OUTPUT)
+        str | None,
+        typer.Option(
+            "--out",
+            help="A .jsonl file for the relations; with --engine a folder of Parquet files, here or in a bucket.",
+            rich_help_panel=_OUTPUT,
+        ),
     ] = None,
     drawn: Annotated[
         Path | None, typer.Option("--draw", help="Folder for pictures of the relations.", rich_help_panel=_OUTPUT)
@@ -160,6 +169,29 @@ def command(
             rich_help_panel=_SPEED,
         ),
     ] = 0,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help="For many photos: local (processes of this machine), ray, or the ray://HOST:PORT of a cluster.",
+            rich_help_panel=_SCALE,
+        ),
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            min=0,
+            max=MOST_THREADS,
+            help="Processes of --engine; 0: one per core or GPU.",
+            rich_help_panel=_SCALE,
+        ),
+    ] = 0,
+    shard: Annotated[
+        int,
+        typer.Option("--shard", metavar="N", min=1, help="Photos per file of --engine.", rich_help_panel=_SCALE),
+    ] = 1000,
 ) -> None:
     """Find relations in photos: who does what to whom.
 
@@ -167,10 +199,11 @@ def command(
     """
     from polyadic.experiments.photos import PhotoLog, Question, draw, drawing_paths, predict_photos
     from polyadic.model.answers import AnswerOptions
-    from polyadic.pretrained import model_folder, synonyms, table_file
+    from polyadic.pretrained import model_folder, model_for, synonyms, table_file
     from polyadic.progress import Interrupted, interruptible, say, showing
 
     check_resume(resume, overwrite)
+    check_engine(engine, workers)
     if resume and out is None:
         raise PolyadicError("--resume needs --out, the file to continue")
     run, paths = _split(words or [])
@@ -179,8 +212,9 @@ def command(
     _check_paths(paths, boxes, drawn)
     options = AnswerOptions(parse_k(k), top, order, labels, mirror, least)
     question = Question(options, _given(subject, predicate, object))
-    photos = _photos(run, paths)
-    model = _load_model(run, device, threads)
+    photos = _photos(run, paths) if engine is None else []
+    source = run or model_folder(model_for(found_by))
+    model = load_model(source, device, threads or int(engine is not None))
     table = synonyms(model.vocabulary) if mapping is None else None
     for name, word in question.given:
         if name != "predicate" and word not in model.vocabulary.objects and table is not None and word in table:
@@ -188,25 +222,36 @@ def command(
         model.vocabulary.index(name, word)
     items = boxes.prepare(model, photos)
     files = (detections, names, categories, mapping if table is None else table_file())
-    weights = [*model_files(run or model_folder()), *boxes.files()]
+    weights = [*model_files(source), *boxes.files(model)]
+    asked = (question, unknown, *(boxes.sources if boxes.joined else ()))
+    if engine is not None:
+        unused = {"--detections": detections, "--draw": drawn, "--json": as_json or None}
+        made = _fingerprint(weights, files, (*asked, batch, threads, shard))
+        scaled = Scaled(source, device, threads, boxes, question, batch, engine, workers, shard)
+        scaled.run(paths, out, made, unused, resume=resume, overwrite=overwrite)
+        return
+    target = None if out is None else Path(out).expanduser()
     inputs = [*photos, *files, *weights]
     targets = {}
     if drawn is not None:
         replace = overwrite or resume
         targets = drawing_paths(
-            photos, paths, drawn.expanduser(), suffix=draw_as, overwrite=replace, inputs=[*files, out]
+            photos, paths, drawn.expanduser(), suffix=draw_as, overwrite=replace, inputs=[*files, target]
         )
     opened: AbstractContextManager[PhotoLog | None] = nullcontext()
-    if out is not None:
-        asked = (question, unknown, *(boxes.sources if boxes.joined else ()))
+    if target is not None:
+        if target.is_dir():
+            raise PolyadicError(
+                f"--out: {target} is a folder, expected a file; Parquet files need --engine local or ray"
+            )
         fingerprint = _fingerprint(weights, files, asked)
         inputs += targets.values()
-        opened = PhotoLog.open(out.expanduser(), fingerprint, resume=resume, overwrite=overwrite, inputs=inputs)
+        opened = PhotoLog.open(target, fingerprint, resume=resume, overwrite=overwrite, inputs=inputs)
     failed = written = relations = 0
     with opened as log, showing(), interruptible():
         done = _done(log, items)
         if verbose or (log is None and not as_json):
-            _print_context(run, model, boxes, verbose)
+            _print_context(str(run or f"{source.name} (pretrained)"), model, boxes, verbose)
         try:
             for result in predict_photos(model, items, question, batch=batch, done=done):
                 if result.problem is not None:
@@ -227,7 +272,7 @@ def command(
             echo(f"polyadic: stopped after {written:,} photos; continue {how}", err=True)
             raise typer.Exit(130) from None
     boxes.report_dropped(model)
-    where = _joined(out, drawn)
+    where = _joined(target, drawn)
     if where:
         echo(f"{written:,} photo{'s' * (written != 1)}, {relations:,} relations: {where}", err=as_json)
     if failed:
@@ -292,26 +337,9 @@ def _photos(run: Path | None, paths: Sequence[str]) -> list[Path]:
     return photos
 
 
-def _load_model(run: Path | None, device: str, threads: int) -> RelationModel:
-    """Load a run's model, or the pretrained one."""
-    import torch
-
-    from polyadic.model.relation_model import RelationModel
-    from polyadic.model.storage import pick_device
-
-    if threads:
-        torch.set_num_threads(threads)
-    if run is not None:
-        return RelationModel.load(run, pick_device(device))
-    return RelationModel.pretrained(device=pick_device(device))
-
-
-def _print_context(run: Path | None, model: RelationModel, boxes: BoxOptions, verbose: bool) -> None:
+def _print_context(name: str, model: RelationModel, boxes: BoxOptions, verbose: bool) -> None:
     """Print in one line which model and which boxes are used; `verbose`: also how class names are mapped."""
-    from polyadic.pretrained import MODELS
-
     sources, reports = boxes.describe(model, verbose)
-    name = str(run or f"{next(iter(MODELS))} (pretrained)")
     echo(f"model: {name}; boxes: {sources}", err=True)
     for report in reports:
         echo(report, err=True, lines=True)

@@ -154,21 +154,24 @@ def table1_table(name: str, result: Comparison, free: Mapping[Protocol, int | No
         console.print(note)
 
 
-def paper_table(number: int, rows: Sequence[Row]) -> None:
-    """Print the paper's Table 1, 2 or 3 with the published rows: recalls in percent."""
+def paper_table(number: int, rows: Sequence[Row], note: str) -> None:
+    """Print the paper's Table 1, 2 or 3 with the published rows: recalls in percent, and a note below."""
     from polyadic.experiments.paper import TABLES
 
     table = TABLES[number]
     title = f"Table {number}: {table.dataset} test, {table.protocol}, recall in percent, {_seeds(rows)}"
     _console().print(title, style="bold")
-    if table.detects and len(table.columns) == 1:
-        by_task(table.lines(rows), next(iter(table.columns.values())))
-        return
     columns = next(iter(table.columns.values()))
-    names = [
-        f"{task if len(table.columns) > 1 else 'free k' if k == 'free' else f'k = {k}'} R@{n}" for task, k, n in columns
-    ]
-    print_table(["", *names], [[line.label, *map(mean, line.cells)] for line in table.lines(rows)])
+    if table.detects and len(table.columns) == 1:
+        by_task(table.lines(rows), columns)
+    else:
+        names = [
+            f"{task if len(table.columns) > 1 else 'free k' if k == 'free' else f'k = {k}'} R@{n}"
+            for task, k, n in columns
+        ]
+        print_table(["", *names], [[line.label, *map(mean, line.cells)] for line in table.lines(rows)])
+    if note:
+        _console().print(note)
 
 
 def boxes_tables(rows: Sequence[Row]) -> None:

@@ -19,6 +19,7 @@ from polyadic.cli.options import (
     check_resume,
     curves,
     echo,
+    is_first_process,
     long_job,
     split_words,
     with_fields,
@@ -60,7 +61,7 @@ def command(
     from polyadic.training import train
 
     start = time.monotonic()
-    sources = (name, config.data.root, config.data.detections, config.data.detector, *config.data.simulate)
+    sources = (name, config.data.root, config.data.detector, *config.data.detections, *config.data.simulate)
     inputs = (*sources, config.pixels.weights)
     with replacing(out.expanduser(), overwrite, inputs), long_job(f"polyadic train --resume --out {out}"):
         train(config, out, resume=resume)
@@ -137,8 +138,14 @@ def replacing(folder: Path, overwrite: bool, inputs: Iterable[str | Path | None]
     `inputs` are files and folders that training reads; what is not a path is harmless.
     """
     from polyadic.experiments.runs import RUN_FILES, is_run
+    from polyadic.training.run import only_one
 
-    if not overwrite or not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    if (
+        not overwrite
+        or not is_first_process()
+        or not folder.exists()
+        or (folder.is_dir() and not any(folder.iterdir()))
+    ):
         yield
         return
     folder = folder.resolve()
@@ -151,7 +158,8 @@ def replacing(folder: Path, overwrite: bool, inputs: Iterable[str | Path | None]
         if source and Path(source).expanduser().resolve().is_relative_to(folder):
             raise PolyadicError(f"--overwrite would delete {source}, which is an input: choose another --out")
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    folder.rename(old)
+    with only_one(folder):  # nobody trains in it
+        folder.rename(old)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from polyadic.config.schema import (
     DetectorDataConfig,
     DetectorStageConfig,
     DetectorValidationConfig,
+    EvidenceConfig,
     HeadConfig,
     PixelsConfig,
     RankingConfig,
@@ -84,20 +85,30 @@ def fit_size(name: str, images: int) -> Config:
     )
 
 
+_VRD_BOXES = Config(  # no pixels, detector output only; needs data.simulate or data.detections
+    sources=("evidence",),
+    workers=1,
+    head=HeadConfig(rank=10, hidden=384, dropout=0.4, context=True),
+    selector=SelectionConfig(hidden=384, dropout=0.3, nulls=0.0),
+    ranking=RankingConfig(nms=1.0, prior=0.15, boxes=0.0, repeat=0.1),
+    triplets=StageConfig(epochs=0),
+    proposals=replace(_BOXES, epochs=12),
+    selection=replace(_BOXES, epochs=4),
+    validation=ValidationConfig(images=200, k=10),
+)
+
 PRESETS: dict[str, Config] = {
     "vrd": Config(),
     "vg150": Config(data=DataConfig(dataset="vg150", one_predicate=True, overlapping=True)),
     "vg200": Config(data=DataConfig(dataset="vg200")),
-    "vrd-boxes": Config(  # no pixels, detector output only; needs data.simulate or data.detections
-        sources=("evidence",),
-        workers=1,
-        head=HeadConfig(rank=10, hidden=384, dropout=0.4, context=True),
-        selector=SelectionConfig(hidden=384, dropout=0.3, nulls=0.0),
-        ranking=RankingConfig(nms=1.0, prior=0.15, boxes=0.0, repeat=0.1),
-        triplets=StageConfig(epochs=0),
-        proposals=replace(_BOXES, epochs=12),
-        selection=replace(_BOXES, epochs=4),
-        validation=ValidationConfig(images=200, k=10),
+    "vrd-boxes": _VRD_BOXES,
+    "vrd-photos": replace(  # the detector's pixels as P(class | box); needs data.detections of the images with a photo
+        _VRD_BOXES,
+        workers=0,
+        threads=1,
+        data=DataConfig(borrow=True),
+        evidence=EvidenceConfig(names=64),
+        ranking=RankingConfig(nms=1.0, prior=0.15, boxes=0.3, repeat=0.1, repeat_iou=0.3),
     ),
     "vrd-pixels": _VRD_PIXELS,
     "vrd-pixels-grown": replace(  # ours: labels from pixels, everything else from the box-conditioned prior
@@ -155,6 +166,7 @@ DETECTOR_PRESETS: dict[str, DetectorConfig] = {
         parts=_CLOTHES,
         nms=1.0,
         score=0.01,
+        most=30,
         precision="bfloat16",
         data=DetectorDataConfig(pictures="present"),
         training=DetectorStageConfig(epochs=30, images=16, optimiser="adamw", rate=1e-3, decay=0.02, clip=10.0),

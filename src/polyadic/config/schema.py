@@ -30,12 +30,15 @@ class DataConfig:
     dataset: Literal["vrd", "vg150", "vg200", "coco", "toy"] = _ours("vrd", "coco is own data, toy the drawn world")
     root: str = _ours("", "the folder that holds it; toy needs none")
     pictures: Literal["required", "present"] = _ours("required", "present: skip training images without a file")
-    detections: str = _ours("", "a file of proposals of the training images, for the stage [proposals]")
+    detections: tuple[str, ...] = _ours((), "files of proposals of the training images, for the stage [proposals]")
     detector: str = _ours("", "a run of `polyadic detect train`: computes those proposals and is saved with the model")
     simulate: tuple[str, ...] = _ours(
         (),
-        "files of detectors' boxes on any images: train on simulated detections with the same statistics; the first "
-        "stands in for data.detections where an image has none, the others are added to every image",
+        "files of detectors' boxes on any images: train on simulated detections with the same statistics, beside those "
+        "of data.detections",
+    )
+    borrow: bool = _ours(
+        False, "images that data.detections lacks borrow the detections of similar objects in other images"
     )
     one_predicate: bool = _ours(False, "draw one predicate per ordered pair in each epoch; the field's VG150 training")
     overlapping: bool = _ours(False, "skip training relations of boxes that do not overlap; the field's VG150 training")
@@ -145,6 +148,7 @@ class StageConfig:
     decay: NonNegative = _ours(0.0, "weight decay; the paper does not say")
     schedule: Literal["constant", "cosine", "one-cycle"] = _ours("constant", "the paper does not say")
     clip: Positive = _paper(20.0, "total norm of the gradient")
+    slices: Count = _ours(1, "parts of a step that pass one after another, or in several processes")
 
 
 def _stage(epochs: int, title: str) -> Any:
@@ -287,6 +291,12 @@ class DetectorConfig(Settings):
 
     def check(self) -> None:
         """Check values that depend on one another."""
+        if self.data.fold >= max(self.data.folds, 1):
+            raise PolyadicError(
+                f"data.fold is one of data.folds, counted from 0: got fold {self.data.fold} of {self.data.folds}"
+            )
+        if self.data.folds == 1:
+            raise PolyadicError("data.folds: a single fold would leave out every training image; 0 leaves out none")
         if self.network == "yolox-nano" and (self.longest % 32 or self.side != self.longest):
             raise PolyadicError(
                 f"yolox-nano has square inputs: side and longest must be one multiple of 32, got {self.side} and "

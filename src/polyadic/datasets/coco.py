@@ -253,11 +253,12 @@ def write(datasets: Sequence[Dataset], root: Path) -> list[Path]:
     """Write one JSON per split, with ids from 1."""
     files = [root / f"{dataset.split}.json" for dataset in datasets]
     for file, dataset in zip(files, datasets, strict=True):
-        file.write_text(json.dumps(_content(dataset)))
+        file.write_text(json.dumps(content(dataset)))
     return files
 
 
-def _content(dataset: Dataset) -> dict[str, Any]:
+def content(dataset: Dataset) -> dict[str, Any]:
+    """Convert to the JSON values of a file, with ids from 1."""
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     relations: list[dict[str, Any]] = []

@@ -7,6 +7,7 @@ Everything is kept: scenes without relations, a box related to itself, repeated 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def read(root: Path, split: str, report: Report) -> Dataset:
 
 def _names(path: Path, advice: str) -> tuple[str, ...]:
     names: list[str] = read_json(path, advice, list[str])
-    duplicate = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    duplicate = next((name for name, times in Counter(names).items() if times > 1), None)
     if duplicate is not None:
         raise PolyadicError(f"{path}: {duplicate!r} occurs twice; class names must be unique")
     return tuple(names)

@@ -2,7 +2,8 @@
 
     result = evaluate(test, predictions, "lu2016")
 
-Images stream: a batch is in memory at a time, and only sums are kept.
+Images stream: a batch is in memory at a time, and only sums are kept. Sums of parts merge exactly, in any grouping, so
+that several processes may share the images.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import chain, islice
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from polyadic.evaluation.matching import LARGEST_CLASS, Batch, among, check_image, paired, seen_keys
+from polyadic.evaluation.matching import LARGEST_CLASS, Batch, among, check_image, image_share, paired, seen_keys
 from polyadic.evaluation.protocol import FREE_K, Protocol, Recall, Recalls, as_protocols, get_protocol
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
@@ -30,13 +31,14 @@ _IMAGES, _ROWS = 512, 1 << 18  # images and predictions matched together
 class _Sums:
     """Numerators and denominators of one protocol: in total and per predicate, for each bootstrap replicate.
 
-    Pooled recall gives each ground truth the weight 1; the mean over images, one over the number in its image.
+    Pooled recall gives each ground truth the weight 1; the mean over images, one over the number in its image, in the
+    whole units of `image_share`. So the order of images, and of merging, changes no bit.
     """
 
-    hit: Float[np.ndarray, "W N"]
-    all: Float[np.ndarray, " W"]
-    hit_by: Float[np.ndarray, "W P N"]
-    all_by: Float[np.ndarray, "W P"]
+    hit: Int[np.ndarray, "W N"]
+    all: Int[np.ndarray, " W"]
+    hit_by: Int[np.ndarray, "W P N"]
+    all_by: Int[np.ndarray, "W P"]
     truths: int = 0
     images: int = 0
 
@@ -67,8 +69,13 @@ class Evaluator:
         self._seen = seen_keys(self.seen, self.protocols)
         w, p = 1 + self.bootstrap, self.predicates
         self._sums = [
-            _Sums(np.zeros((w, len(x.tops))), np.zeros(w), np.zeros((w, p, len(x.tops))), np.zeros((w, p)))
-            for x in self.protocols
+            _Sums(
+                np.zeros((w, n), np.int64),
+                np.zeros(w, np.int64),
+                np.zeros((w, p, n), np.int64),
+                np.zeros((w, p), np.int64),
+            )
+            for n in (len(protocol.tops) for protocol in self.protocols)
         ]
 
     def update(self, scene: Scene, predictions: Relations | None, absent: bool | None = None) -> None:
@@ -82,6 +89,22 @@ class Evaluator:
         self._rows += n
         if len(self._waiting) >= _IMAGES or self._rows >= _ROWS:
             self._flush()
+
+    def merge(self, other: Evaluator) -> None:
+        """Add the images of another evaluator of the same protocols; the order of merging changes no bit."""
+        mine, theirs = ((x.protocols, x.predicates, x.bootstrap, x.seed) for x in (self, other))
+        if mine != theirs or not np.array_equal(self._seen, other._seen):
+            raise PolyadicError("Evaluator.merge: protocols, predicates, seen, bootstrap and seed must be the same")
+        self._flush()
+        other._flush()
+        for sums, more in zip(self._sums, other._sums, strict=True):
+            for name in vars(sums):
+                setattr(sums, name, getattr(sums, name) + getattr(more, name))
+
+    def flushed(self) -> Evaluator:
+        """Reduce all images to sums, which are small to send; return itself."""
+        self._flush()
+        return self
 
     def result(self) -> Recalls:
         """Return the recalls of all images so far."""
@@ -149,9 +172,9 @@ def _add(
     ranks, image, predicate = ranks[counted], image[counted], batch.truths[counted, 1]
     cell = image * p + predicate  # the predicates of each image
     per_image = np.bincount(image, minlength=images)
-    one, one_by = np.ones(len(image)), np.ones(len(image))
+    one, one_by = np.ones(len(image), np.int64), np.ones(len(image), np.int64)
     if protocol.aggregate == "image-mean":
-        one, one_by = 1 / per_image[image], 1 / np.bincount(cell, minlength=images * p)[cell]
+        one, one_by = image_share(per_image[image]), image_share(np.bincount(cell, minlength=images * p)[cell])
     sums.truths += len(image)
     sums.images += int((per_image > 0).sum())
     if weights is None:  # no replicates: all images may be summed as one
@@ -160,10 +183,11 @@ def _add(
     first = np.searchsorted(protocol.tops, ranks, side="right")  # the first N that reaches the hit; n for none
     counts = np.bincount(image * (n + 1) + first, one, images * (n + 1)).reshape(images, n + 1).cumsum(1)
     counts_by = np.bincount(cell * (n + 1) + first, one_by, images * p * (n + 1)).reshape(images, p, n + 1).cumsum(2)
-    sums.hit += weights @ counts[:, :n]
-    sums.all += weights @ counts[:, n]
-    sums.hit_by += np.tensordot(weights, counts_by[:, :, :n], 1)
-    sums.all_by += weights @ counts_by[:, :, n]
+    total, total_by = weights @ counts, np.tensordot(weights, counts_by, 1)  # whole numbers below 2^53: exact
+    sums.hit += total[:, :n].astype(np.int64)
+    sums.all += total[:, n].astype(np.int64)
+    sums.hit_by += total_by[:, :, :n].astype(np.int64)
+    sums.all_by += total_by[:, :, n].astype(np.int64)
 
 
 def evaluate(

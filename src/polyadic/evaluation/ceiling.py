@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from polyadic.evaluation import kernel
-from polyadic.evaluation.matching import among, seen_keys, triplet_keys
+from polyadic.evaluation.matching import among, image_share, seen_keys, triplet_keys
 from polyadic.evaluation.protocol import Protocol, Recall, as_protocols
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
@@ -35,14 +35,14 @@ class Ceiling:
     relabel: bool = False
     seen: Int[np.ndarray, "M 3"] | None = None
     _seen: Int[np.ndarray, " K"] = field(init=False, repr=False)
-    _hits: dict[Protocol, Float[np.ndarray, " N1"]] = field(init=False, repr=False)  # by N, and for any N
-    _all: dict[Protocol, tuple[float, int, int]] = field(init=False, repr=False)  # weight, ground truths, images
+    _hits: dict[Protocol, Int[np.ndarray, " N1"]] = field(init=False, repr=False)  # by N, and for any N
+    _all: dict[Protocol, tuple[int, int, int]] = field(init=False, repr=False)  # weight, ground truths, images
 
     def __post_init__(self) -> None:
         self.protocols = as_protocols(self.protocols)
         self._seen = seen_keys(self.seen, self.protocols)
-        self._hits = {protocol: np.zeros(len(protocol.tops) + 1) for protocol in self.protocols}
-        self._all = dict.fromkeys(self.protocols, (0.0, 0, 0))
+        self._hits = {protocol: np.zeros(len(protocol.tops) + 1, np.int64) for protocol in self.protocols}
+        self._all = dict.fromkeys(self.protocols, (0, 0, 0))
 
     def update(
         self,
@@ -75,10 +75,17 @@ class Ceiling:
             if key not in served:
                 served[key] = _hits_by_size(protocol, scene, truths, given, self.relabel)
             reach = [served[key][min(top, len(served[key]) - 1)] for top in (*protocol.tops, n)]
-            weight = 1.0 if protocol.aggregate == "pooled" else 1 / n
+            weight = 1 if protocol.aggregate == "pooled" else int(image_share(np.array([n]))[0])
             self._hits[protocol] += weight * np.array(reach)
             all, total, images = self._all[protocol]
             self._all[protocol] = all + weight * n, total + n, images + 1
+
+    def merge(self, other: Ceiling) -> None:
+        """Add the images of another ceiling of the same protocols."""
+        for protocol in self._hits:
+            self._hits[protocol] = self._hits[protocol] + other._hits[protocol]
+            (all, total, images), more = self._all[protocol], other._all[protocol]
+            self._all[protocol] = all + more[0], total + more[1], images + more[2]
 
     def result(self, protocol: Protocol | None = None, top: int | None = None) -> float:
         """Return the percentage over all images so far: of the first protocol by default, for any N by default."""

@@ -22,6 +22,7 @@ from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset, Scene, scale_boxes
+from polyadic.structures.vocabulary import Vocabulary
 
 PREDICTIONS, COUNT_TABLE = "predictions", "count table"
 UNLABELLED = "phrase-classification"  # the task on true boxes without their labels
@@ -61,6 +62,14 @@ class SanityCheck:
             self.squeezed += 1
             example = f"{scene.name}: {size[0]:g} x {size[1]:g} for {scene.size[0]:g} x {scene.size[1]:g}"
             self.first_squeezed = self.first_squeezed or example
+
+    def merge(self, other: SanityCheck) -> None:
+        """Add the images of another one."""
+        for name in ("images", "without", "without_boxes", "outside", "squeezed"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.most, self.largest = max(self.most, other.most), max(self.largest, other.largest)
+        self.first_outside = self.first_outside or other.first_outside
+        self.first_squeezed = self.first_squeezed or other.first_squeezed
 
     def notes(self, ks: Sequence[int | None]) -> list[str]:
         """Return one line for each suspicious finding; `ks` are those evaluated."""
@@ -127,32 +136,60 @@ def compare(
     phrase classification; where only the count table has labels, its row says so. Without `train` there is no count
     table. `misses` adds the error breakdown, for which the boxes need labels.
     """
-    seen = None if train is None else train.triplets()
-    n = len(data.vocabulary.predicates)
-    evaluator = Evaluator(protocols, n, seen, bootstrap)
-    table = None if train is None else CountTable.fit(train, data.vocabulary)
-    tasks = dict.fromkeys(protocol.task for protocol in protocols)
-    references = [
-        _Reference(
-            [protocol for protocol in protocols if protocol.task == task],
-            table,
-            n,
-            seen=seen,
-            bootstrap=bootstrap,
-            reads_labels=reads_labels,
-        )
-        for task in tasks
-    ]
-    counters = [MissCounter(protocol, seen) for protocol in protocols if misses]
-    check = SanityCheck()
+    sums = Comparer(
+        data.vocabulary,
+        protocols,
+        train,
+        reads_labels=reads_labels,
+        bootstrap=bootstrap,
+        misses=misses,
+    )
     for scene, answer in paired(data, predictions):
-        check.inspect(scene, answer)
-        evaluator.update(scene, answer)
+        sums.update(scene, answer, detections)
+    return sums.result(data)
+
+
+class Comparer:
+    """Sum what `compare` reports, image by image; the sums of parts of the images merge exactly."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        protocols: Sequence[Protocol],
+        train: Dataset | None = None,
+        *,
+        reads_labels: bool | None = None,
+        bootstrap: int = 0,
+        misses: bool = False,
+    ) -> None:
+        seen, n = None if train is None else train.triplets(), len(vocabulary.predicates)
+        self.protocols, self.misses = protocols, misses
+        self.evaluator = Evaluator(protocols, n, seen, bootstrap)
+        table = None if train is None else CountTable.fit(train, vocabulary)
+        tasks = dict.fromkeys(protocol.task for protocol in protocols)
+        self.references = [
+            _Reference(
+                [protocol for protocol in protocols if protocol.task == task],
+                table,
+                n,
+                seen=seen,
+                bootstrap=bootstrap,
+                reads_labels=reads_labels,
+            )
+            for task in tasks
+        ]
+        self.counters = [MissCounter(protocol, seen) for protocol in protocols if misses]
+        self.check = SanityCheck()
+
+    def update(self, scene: Scene, answer: Relations | None, detections: Mapping[str, Detections] | None) -> None:
+        """Add one image with its predictions, if any."""
+        self.check.inspect(scene, answer)
+        self.evaluator.update(scene, answer)
         given = _given_boxes(scene, answer, detections)
-        check.without_boxes += detections is not None and given is None
-        for reference in references:
+        self.check.without_boxes += detections is not None and given is None
+        for reference in self.references:
             reference.update(scene, given, absent=answer is None or not len(answer))
-        for counter in counters:
+        for counter in self.counters:
             boxes = _boxes_of_task(counter.protocol.task, scene, given, False)
             if boxes is None:
                 counter.update(scene, answer, None, None)
@@ -160,17 +197,29 @@ def compare(
             unnamed = counter.protocol.task == UNLABELLED
             labels = np.full(len(boxes.boxes), UNKNOWN) if unnamed else boxes.labels
             counter.update(scene, answer, boxes.boxes, labels)
-    rows = [(PREDICTIONS, row) for row in evaluator.result()]
-    notes = check.notes([protocol.k for protocol in protocols])
-    ceilings = []
-    for reference in references:
-        rows += [(reference.name, row) for row in reference.recalls()]
-        ceilings += reference.ceilings()
-        notes += reference.notes()
-    order = {protocol: number for number, protocol in enumerate(protocols)}
-    rows.sort(key=lambda row: order[row[1].protocol])
-    outcomes = Misses(tuple(row for counter in counters for row in counter.result())) if misses else None
-    return Comparison(data.name, data.split, tuple(rows), tuple(ceilings), tuple(dict.fromkeys(notes)), outcomes)
+
+    def merge(self, other: Comparer) -> None:
+        """Add the images of another one of the same protocols."""
+        self.evaluator.merge(other.evaluator)
+        self.check.merge(other.check)
+        for reference, more in zip(self.references, other.references, strict=True):
+            reference.merge(more)
+        for counter, counted in zip(self.counters, other.counters, strict=True):
+            counter.merge(counted)
+
+    def result(self, data: Dataset) -> Comparison:
+        """Return the rows of all images so far."""
+        rows = [(PREDICTIONS, row) for row in self.evaluator.result()]
+        notes = self.check.notes([protocol.k for protocol in self.protocols])
+        ceilings = []
+        for reference in self.references:
+            rows += [(reference.name, row) for row in reference.recalls()]
+            ceilings += reference.ceilings()
+            notes += reference.notes()
+        order = {protocol: number for number, protocol in enumerate(self.protocols)}
+        rows.sort(key=lambda row: order[row[1].protocol])
+        outcomes = Misses(tuple(row for counter in self.counters for row in counter.result())) if self.misses else None
+        return Comparison(data.name, data.split, tuple(rows), tuple(ceilings), tuple(dict.fromkeys(notes)), outcomes)
 
 
 @dataclass(frozen=True)
@@ -241,6 +290,14 @@ class _Reference:
         for (k, unit), evaluator in self.evaluators.items():
             answer = None if given is None else self._predict(scene.name, given, k, unit == "predicate")
             evaluator.update(scene, answer, absent)
+
+    def merge(self, other: _Reference) -> None:
+        """Add the images of another one of the same protocols."""
+        self.unlabelled |= other.unlabelled
+        for cut, evaluator in self.evaluators.items():
+            evaluator.merge(other.evaluators[cut])
+        for (_, ceiling), (_, more) in zip(self.limits, other.limits, strict=True):
+            ceiling.merge(more)
 
     def _usable(self) -> list[tuple[str, Ceiling]]:
         return [(what, ceiling) for what, ceiling in self.limits if what == RELABELLED or not self.unlabelled]

@@ -15,6 +15,7 @@ from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 
 LARGEST_CLASS = (1 << 20) - 1  # three of them fit in one number of 64 bits
+_UNIT = 2.0**40
 _SAME_BOX = 0.501  # pixels: neural-motifs truncates halves, and scales to 592 pixels and back in float32
 
 
@@ -127,6 +128,16 @@ def among(keys: Int[np.ndarray, " M"], ascending: Int[np.ndarray, " K"]) -> Bool
     at = np.searchsorted(ascending, keys)
     known: np.ndarray = np.append(ascending, -1)[at] == keys
     return known
+
+
+def image_share(n: Int[np.ndarray, " M"]) -> Int[np.ndarray, " M"]:
+    """Return 1/n in units of 2^-40: sums over millions of images are exact, in any order.
+
+    >>> image_share(np.array([1, 4])) == (2**40, 2**38)
+    array([ True,  True])
+    """
+    share: np.ndarray = np.rint(_UNIT / n).astype(np.int64)
+    return share
 
 
 def check_image(scene: Scene, predictions: Relations | None) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from polyadic.evaluation import kernel
-from polyadic.evaluation.matching import Batch, among, check_image, paired, seen_keys, triplet_keys
+from polyadic.evaluation.matching import Batch, among, check_image, image_share, paired, seen_keys, triplet_keys
 from polyadic.evaluation.protocol import Protocol, ProtocolRow, Rows, to_csv
 from polyadic.structures.detections import Detections
 from polyadic.structures.relations import Relations
@@ -72,12 +72,12 @@ class MissCounter:
     seen: Int[np.ndarray, "M 3"] | None = None  # training triplets, for zero-shot
     _seen: Int[np.ndarray, " K"] = field(init=False, repr=False)
     _counts: Int[np.ndarray, "N F"] = field(init=False, repr=False)
-    _weights: Float[np.ndarray, "N F"] = field(init=False, repr=False)
+    _weights: Int[np.ndarray, "N F"] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._seen = seen_keys(self.seen, [self.protocol])
         shape = len(self.protocol.tops), len(OUTCOMES)
-        self._counts, self._weights = np.zeros(shape, np.int64), np.zeros(shape)
+        self._counts, self._weights = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
 
     def update(
         self,
@@ -109,7 +109,9 @@ class MissCounter:
             return
         counts = (outcomes[:, :, None] == np.arange(len(OUTCOMES))).sum(1)
         self._counts += counts
-        self._weights += counts if self.protocol.aggregate == "pooled" else counts / outcomes.shape[1]
+        self._weights += (
+            counts if self.protocol.aggregate == "pooled" else counts * image_share(np.array([outcomes.shape[1]]))
+        )
 
     def _outcomes(self, batch: Batch, detections: Detections) -> Int[np.ndarray, "N T"]:
         protocol, most = self.protocol, max(self.protocol.tops)
@@ -129,6 +131,11 @@ class MissCounter:
         tests = [(hit, _HIT), (~located, _BOX), (predicted, _DUPLICATE), (named, _PREDICATE), (labelled, _PAIR)]
         conditions = [np.broadcast_to(test, hit.shape) for test, _ in tests]
         return np.select(conditions, [outcome for _, outcome in tests], _LABEL)
+
+    def merge(self, other: MissCounter) -> None:
+        """Add the images of another counter of the same protocol."""
+        self._counts = self._counts + other._counts
+        self._weights = self._weights + other._weights
 
     def result(self) -> Misses:
         """Return the outcomes of all ground truths so far, one row per N."""

@@ -33,7 +33,7 @@ from polyadic.io.published import coco_images, located, read_lu_detections, read
 from polyadic.io.store import read_tensors, write_tensors
 from polyadic.structures.detections import Detections, assemble
 from polyadic.structures.images import path_ends
-from polyadic.structures.inputs import regular_file
+from polyadic.structures.inputs import existing_file
 from polyadic.structures.labels import (
     UNKNOWN,
     LabelReader,
@@ -122,7 +122,7 @@ def read_relations(path: str | Path, vocabulary: Vocabulary, images: Sequence[st
     `images` are the dataset's, in order. neural-motifs' files do not name theirs; a photo of `polyadic predict` gets
     the name that is the longest end of its path, if need be without suffix.
     """
-    path = existing(path)
+    path = existing_file(path)
     if path.suffix == ".mat":
         return read_lu_relations(path, vocabulary)
     if path.suffix in (".pkl", ".pickle"):
@@ -157,9 +157,9 @@ def read_detections(
     `sizes` are the frames of images whose size the file does not give. `categories`, of COCO's results, is COCO's list
     or a file that has it; by default the results' own, or `categories.json` beside them.
     """
-    path = existing(path)
+    path = existing_file(path)
     if isinstance(categories, str | Path):
-        categories = read_file(existing(categories), "COCO categories")
+        categories = read_file(existing_file(categories), "COCO categories")
     reader = LabelReader(vocabulary, mapping, unknown)
     seen = set()
     for image in _read_images(path, reader, categories):
@@ -197,16 +197,6 @@ def write_detections(
     return path
 
 
-def existing(path: str | Path) -> Path:
-    """Check that a path is a file."""
-    path = Path(path).expanduser()
-    if path.is_dir():
-        raise PolyadicError(f"{path} is a folder, expected a file")
-    if not path.exists():
-        raise PolyadicError(f"no file {path}")
-    return regular_file(path)
-
-
 def _writable(path: str | Path, overwrite: bool) -> Path:
     return check_output(Path(path).expanduser(), "records", replace=overwrite)
 
@@ -226,7 +216,7 @@ def _read_lines(path: Path, vocabulary: Vocabulary, images: frozenset[str]) -> I
             if name in seen:
                 raise PolyadicError(f"image {name!r} is on line {seen[name]} too")
             seen[name] = number
-            relations = _to_relations(record, name, vocabulary)
+            relations = to_relations(record, name, vocabulary)
         yield relations
 
 
@@ -238,7 +228,7 @@ def _records(path: Path) -> Iterator[tuple[int, ImageRecord]]:
                 yield number, parse_json(line, f"{path.name}, line {number}", ImageRecord)
 
 
-def _to_relations(record: ImageRecord, name: str, vocabulary: Vocabulary) -> Relations:
+def to_relations(record: ImageRecord, name: str, vocabulary: Vocabulary) -> Relations:
     if record.relations is not None:
         pairs = [(row.subject.box, row.object.box) for row in record.relations]
         triplets = [(row.subject.name, row.predicate, row.object.name) for row in record.relations]

@@ -28,6 +28,7 @@ from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 Size: TypeAlias = tuple[float, float] | None  # (width, height)
 ABOVE_ONE = 1e-5  # a softmax in float32 may round up to this
 SAME_SHAPE = 0.03  # the largest difference of log(width / height), of copies with rounded sides
+MOST_BOXES = 3000  # of one image: nine million ordered pairs
 OVERSHOOT = 1.05  # boxes may reach this far beyond a photo before they count as those of another frame
 
 
@@ -228,7 +229,7 @@ class Detections:
     def from_transformers(
         cls,
         output: Any,
-        id2label: Mapping[int, str],
+        id2label: Mapping[int, str] | None,
         vocabulary: Vocabulary,
         *,
         image: str = "image",
@@ -238,8 +239,15 @@ class Detections:
     ) -> Detections:
         """Take one image's dict of `post_process_object_detection`; `id2label` is the model's, `model.config.id2label`.
 
-        Boxes are in pixels of the `target_sizes` given there, (height, width) each.
+        Boxes are in pixels of the `target_sizes` given there, (height, width) each. The output of
+        `post_process_grounded_object_detection` needs no `id2label`: it names the boxes itself, in `text_labels`.
         """
+        texts = output.get("text_labels") if isinstance(output, Mapping) else None
+        if texts is not None and {"boxes", "scores"} <= output.keys():
+            options: Any = {"vocabulary": vocabulary, "mapping": mapping, "unknown": unknown}
+            return cls.from_arrays(output["boxes"], list(texts), output["scores"], image=image, size=size, **options)
+        if id2label is None:
+            raise PolyadicError(f"{image}: the output has no text_labels, so id2label is needed")
         names = {int(label): name for label, name in id2label.items()}
         label_map = LabelMap.match(names, vocabulary, mapping)
         return _from_dict(output, label_map, unknown, image=image, size=size)
@@ -334,6 +342,15 @@ def _is_swapped(size: tuple[float, float], frame: tuple[float, float]) -> bool:
     """Return whether width : height of one is height : width of the other, and neither is nearly a square."""
     shape, other = np.log(size[0] / size[1]), np.log(frame[0] / frame[1])
     return bool(abs(shape + other) < SAME_SHAPE < abs(shape - other) / 2)
+
+
+def check_number(image: str, boxes: int) -> None:
+    """Refuse an image with too many boxes, before anything is computed for each pair of them."""
+    if boxes > MOST_BOXES:
+        raise PolyadicError(
+            f"{image}: {boxes:,} boxes, more than the {MOST_BOXES:,} whose pairs fit into memory; keep those of the "
+            "highest scores"
+        )
 
 
 def check_frame(size: Any, where: str) -> Size:

@@ -6,12 +6,13 @@ gives any picture upright, as its EXIF orientation says, and no larger in memory
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 
 MOST = 400_000_000  # pixels that are decoded; a JPEG can be decoded at a fraction of its size
+MOST_SENT = 64_000_000  # likewise of a picture that is given as bytes: nobody may know who sent it
+SENT = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # its formats: none whose decoder starts other programs
 LARGE = 4096  # px of a photo's longer side that are kept: no network here needs more
 UNNAMED = "image"  # the name of a picture that is not a file
 _SCALABLE = ("L", "LA", "RGB", "RGBA", "CMYK")  # modes whose pixels can be averaged
@@ -57,19 +60,24 @@ class Photo:
             x1, y1, x2, y2 = y1, x1, y2, x2
         return np.stack([x1, y1, x2, y2], 1)
 
+    def as_stored(self, boxes: Float[np.ndarray, "N 4"]) -> Float[np.ndarray, "N 4"]:
+        """Turn boxes on the upright picture back to the file's rows and columns, which datasets are annotated on."""
+        back = {6: 8, 8: 6}.get(self.orientation, self.orientation)
+        return Photo(self.name, self.image, self.stored, back).upright(boxes)
+
 
 def open_image(path: Path) -> Image:
     """Open a picture in RGB, rows and columns as stored; the first frame of an animation."""
     with _readable(path), _opened(path) as image:
-        _check_size(image, path)
+        _check_size(image, path, MOST)
         return to_rgb(image)
 
 
 def open_photo(source: Any, name: str | None = None) -> Photo:
-    """Open a path, a PIL image, an array [H, W], [H, W, 3] or [H, W, 4], or a tensor [3, H, W].
+    """Open a path, a file's bytes, a PIL image, an array [H, W], [H, W, 3] or [H, W, 4], or a tensor [3, H, W].
 
     A file is turned upright as its EXIF says; a PIL image is taken as it is. Arrays and tensors hold bytes, or floats
-    from 0 to 1.
+    from 0 to 1. Of a file's bytes, which may come over a network, fewer pixels and formats are decoded.
     """
     from PIL.Image import Image, fromarray
 
@@ -77,6 +85,8 @@ def open_photo(source: Any, name: str | None = None) -> Photo:
         return source
     if isinstance(source, str | Path):
         return _open_file(Path(source).expanduser(), str(source) if name is None else name)
+    if isinstance(source, bytes):
+        return _open_file(source, name or UNNAMED)
     if isinstance(source, Image):
         upright = to_rgb(source)  # not turned: its boxes were found on it as it is
     elif isinstance(source, np.ndarray) or hasattr(source, "detach"):
@@ -101,15 +111,17 @@ def path_ends(path: str | Path) -> Iterator[str]:
     yield whole.stem
 
 
-def _open_file(path: Path, name: str) -> Photo:
+def _open_file(source: Path | bytes, name: str) -> Photo:
     from PIL import ImageOps
 
-    with _readable(path), _opened(path) as image:
+    path: Path | str = source if isinstance(source, Path) else name
+    most = MOST if isinstance(source, Path) else MOST_SENT
+    with _readable(path), _opened(source) as image:
         width, height = image.size
         times, fraction = max(image.size) / LARGE, None
         if times >= 2:  # decode at a fraction of the size, which only JPEGs can
             fraction = image.draft(None, (max(1, int(width / times)), max(1, int(height / times))))
-        _check_size(image, path)
+        _check_size(image, path, most)
         image.load()  # before EXIF: errors in the pixels must be reported, errors in EXIF must not
         if fraction is None:
             width, height = image.size  # Pillow turns TIFFs itself when it loads them
@@ -199,29 +211,31 @@ def _bytes(source: Any) -> np.ndarray:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image]:
+def _opened(source: Path | bytes) -> Iterator[Image]:
     """Open without Pillow's limit on pixels, which ignores decoding at a smaller size; ours is `MOST`."""
     from PIL import Image as Pillow
 
+    file: Path | IO[bytes] = io.BytesIO(source) if isinstance(source, bytes) else regular_file(source)
+    Pillow.init()  # Pillow registers most formats only when it needs them
     with _LIMIT:
         before, Pillow.MAX_IMAGE_PIXELS = Pillow.MAX_IMAGE_PIXELS, None
         try:
-            image = Pillow.open(regular_file(path))
+            image = Pillow.open(file, formats=SENT if isinstance(source, bytes) else None)
         finally:
             Pillow.MAX_IMAGE_PIXELS = before
     with image:
         yield image
 
 
-def _check_size(image: Image, path: Path) -> None:
-    if image.width * image.height > MOST:
+def _check_size(image: Image, path: Path | str, most: int) -> None:
+    if image.width * image.height > most:
         raise PolyadicError(
-            f"{path} has {image.width:,} x {image.height:,} pixels, more than {MOST:,}: make it smaller"
+            f"{path} has {image.width:,} x {image.height:,} pixels, more than {most:,}: make it smaller"
         )
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _readable(path: Path | str) -> Iterator[None]:
     from PIL import UnidentifiedImageError
 
     try:

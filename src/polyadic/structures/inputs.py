@@ -18,3 +18,13 @@ def regular_file(path: Path) -> Path:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise PolyadicError(f"{path} is not a regular file but a pipe, a device or a socket: copy its content to one")
     return path
+
+
+def existing_file(path: str | Path, what: str = "a file") -> Path:
+    """Return the path without `~`, if it is a regular file; `what` names the expected kind in errors."""
+    path = Path(path).expanduser()
+    if path.is_dir():
+        raise PolyadicError(f"{path} is a folder, expected {what}")
+    if not path.exists():
+        raise PolyadicError(f"no file {path}")
+    return regular_file(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -15,6 +16,14 @@ class PolyadicError(ValueError):
 
 class PolyadicWarning(UserWarning):
     """Suspicious data that is used as it is."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory could not be allocated; torch says so in the text of a RuntimeError."""
+    words = ("alloc", "overflow", "out of memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    )
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Vocabulary:
             if not names or not all(isinstance(name, str) and name for name in names):
                 raise PolyadicError(f"Vocabulary: {field.name} must be a list of non-empty names, got {given!r:.60}")
             if len(set(names)) < len(names):
-                twice = next(name for i, name in enumerate(names) if name in names[:i])
+                ((twice, _),) = Counter(names).most_common(1)
                 raise PolyadicError(f"Vocabulary: {field.name} has {twice!r} twice; each name needs one index")
 
     @property

@@ -1,7 +1,7 @@
 """The training loop: steps, clipping, learning-rate schedule, validation and checkpoints of one stage.
 
-The random numbers of a step are seeded by (seed, stage, epoch, step), the order of images by (seed, stage, epoch), so
-an interrupted and resumed run equals one that was never interrupted.
+The random numbers of a step are seeded by (seed, stage, epoch, step), of its slices also by their number, the order of
+images by (seed, stage, epoch), so an interrupted and resumed run equals one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from polyadic import progress
 from polyadic.config.schema import StageConfig
 from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import ranks
 from polyadic.training.examples import number_of
 from polyadic.training.loading import load_batches
 from polyadic.training.run import Checkpoint, Run
@@ -36,13 +37,16 @@ def fit(stage: Stage, run: Run) -> None:
     images = len(stage.examples(0))  # type: ignore[arg-type]
     if images == 0:
         raise PolyadicError(f"stage {stage.name}: no image has an annotated pair to learn from")
+    if ranks.world() > stage.settings.slices:
+        most = stage.settings.slices
+        ranks.fail(f"stage {stage.name} has {most} slices per step, so at most {most} processes can share it")
     steps = math.ceil(images / stage.settings.images)
     try:
         while at.epoch < stage.settings.epochs:
             with closing(_epoch(stage, run, learner, steps)) as batches:
                 for batch in batches:
                     with _locating(stage, at, batch):
-                        learner.update(stage.loss(batch))
+                        learner.update(stage, batch, seed=(run.config.seed, stage.name, at.epoch, at.step))
             _validate(stage, run)
             at.next_epoch()
             run.save(state=learner.state())
@@ -61,6 +65,8 @@ class _Learner:
         self.optimiser = make_optimiser(stage.settings, stage.rate_groups(self.parameters))
         self.scaler = torch.amp.GradScaler(stage.device.type, enabled=stage.precision == torch.float16)
         self.loss, self.rows, self.norm = 0.0, 0, math.nan  # of the last step
+        self.stop = False  # a process was asked to stop
+        ranks.broadcast(self.modules.values())
         if state is not None:
             factors = [group["factor"] for group in self.optimiser.param_groups]
             self.optimiser.load_state_dict(state["optimiser"])
@@ -73,21 +79,47 @@ class _Learner:
         modules = {name: module.state_dict() for name, module in self.modules.items()}
         return {"optimiser": self.optimiser.state_dict(), "scaler": self.scaler.state_dict(), "modules": modules}
 
+    def _add_up(self) -> None:
+        """Divide the sums over the rows of all slices, and of all processes, by their number."""
+        used = [parameter.grad is not None for parameter in self.parameters]
+        numbers = ranks.total([self.rows, self.loss, progress.stop_requested(), *used])
+        self.rows, self.stop = int(numbers[0]), bool(numbers[2])
+        self.loss = numbers[1] / max(self.rows, 1)
+        if ranks.world() > 1:
+            ranks.add_gradients(self.parameters, [number > 0 for number in numbers[3:]])
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(max(self.rows, 1))
+
     def start_step(self, rate: float) -> None:
         for group in self.optimiser.param_groups:
             group["lr"] = rate * group["factor"]
         self.optimiser.zero_grad(set_to_none=True)
 
-    def update(self, result: tuple[Tensor, int] | None) -> None:
-        """Take one step down the gradient of a mean loss over so many rows; none for a batch without rows."""
+    def update(self, stage: Stage, slices: dict[int, list[Any]], seed: tuple[int, str, int, int]) -> None:
+        """Take one step down the gradient of the mean loss over the rows of all slices; none where there are no rows.
+
+        `slices` are those of this process, by number. The loss and the gradient are of all processes.
+        """
         self.loss, self.rows, self.norm = 0.0, 0, math.nan
-        if result is None:
+        whole = stage.settings.slices == 1
+        for number, batch in slices.items():
+            torch.manual_seed(number_of(*seed) if whole else number_of(*seed, number))
+            result = stage.loss(batch) if batch else None
+            if result is None:
+                continue
+            loss, count = result
+            value = float(loss.detach())
+            if not math.isfinite(value) and ranks.world() == 1:
+                raise PolyadicError(f"the loss is {value}; {_CURE}")
+            self.rows, self.loss = self.rows + count, value if whole else self.loss + value * count
+            self.scaler.scale(loss if whole else loss * count).backward()
+        if not whole:
+            self._add_up()
+        if not self.rows:
             return
-        loss, self.rows = result
-        self.loss = float(loss.detach())
         if not math.isfinite(self.loss):
-            raise PolyadicError(f"the loss is {self.loss}; {_CURE}")
-        self.scaler.scale(loss).backward()
+            ranks.fail(f"the loss is {self.loss}; {_CURE}")
         self.scaler.unscale_(self.optimiser)
         self.norm = float(nn.utils.clip_grad_norm_(self.parameters, self.clip))
         if not math.isfinite(self.norm) and not self.scaler.is_enabled():
@@ -98,8 +130,8 @@ class _Learner:
             raise PolyadicError(f"no gradient is finite in float16; {_CURE}")
 
 
-def _epoch(stage: Stage, run: Run, learner: _Learner, steps: int) -> Generator[list[Any], None, None]:
-    """Yield the remaining batches of an epoch; count, log and save after each one."""
+def _epoch(stage: Stage, run: Run, learner: _Learner, steps: int) -> Generator[dict[int, list[Any]], None, None]:
+    """Yield this process's slices of the remaining steps of an epoch; count, log and save after each step."""
     at, settings, start = run.checkpoint, stage.settings, time.monotonic()
     if at.step >= steps:
         return
@@ -108,8 +140,10 @@ def _epoch(stage: Stage, run: Run, learner: _Learner, steps: int) -> Generator[l
     with progress.task(f"{stage.name} {at.epoch + 1}/{settings.epochs}", steps) as move:
         move(at.step)
         examples, workers = stage.examples(at.epoch), run.config.workers if stage.reads_files else 0
-        for batch in load_batches(examples, _order(stage, run, steps), workers):
-            torch.manual_seed(number_of(run.config.seed, stage.name, at.epoch, at.step))
+        mine = range(ranks.rank(), settings.slices, ranks.world())
+        batches = load_batches(examples, _order(stage, run, steps, mine), workers)
+        for _ in range(at.step, steps):
+            batch = {number: next(batches) for number in mine}
             rate = settings.rate * factor(settings, at.epoch * steps + at.step, settings.epochs * steps)
             learner.start_step(rate)
             yield batch
@@ -120,22 +154,26 @@ def _epoch(stage: Stage, run: Run, learner: _Learner, steps: int) -> Generator[l
                 if math.isfinite(learner.norm):  # not in a step without pairs, or that the scaler skips
                     numbers["norm"] = learner.norm
                 run.log.write("step", at.total, numbers, stage=stage.name, epoch=at.epoch + 1, step=at.step)
+            if learner.stop:
+                raise progress.Interrupted
             progress.check()
             if time.monotonic() - saved > 60 * MINUTES:
                 run.save(state=learner.state())
                 saved = time.monotonic()
 
 
-def _order(stage: Stage, run: Run, steps: int) -> list[list[int]]:
-    """List the images of each remaining step of the epoch."""
-    at, size = run.checkpoint, stage.settings.images
+def _order(stage: Stage, run: Run, steps: int, mine: range) -> list[list[int]]:
+    """List the images of each remaining step of the epoch, slice by slice of this process."""
+    at, size, slices = run.checkpoint, stage.settings.images, stage.settings.slices
     generator = torch.Generator().manual_seed(number_of(run.config.seed, stage.name, at.epoch))
     shuffled = torch.randperm(len(stage.examples(at.epoch)), generator=generator).tolist()  # type: ignore[arg-type]
-    return [shuffled[step * size : (step + 1) * size] for step in range(at.step, steps)]
+    whole = [shuffled[step * size : (step + 1) * size] for step in range(at.step, steps)]
+    return [images[number::slices] for images in whole for number in mine]
 
 
 def _validate(stage: Stage, run: Run) -> None:
     """Validate, save the model if it is the best so far, and log."""
+    ranks.broadcast(stage.modules.values())  # batch statistics are each process's own
     at, numbers, metric = run.checkpoint, stage.validate(), stage.best_metric
     value = numbers.get(metric)
     if at.metric != metric:  # a run of an older version chose by another one
@@ -143,7 +181,8 @@ def _validate(stage: Stage, run: Run) -> None:
     is_best = value is None or at.best is None or (value < at.best if stage.lower_is_better else value > at.best)
     if is_best:
         at.best = value
-        stage.save(run.folder / "model", stage=stage.name, epoch=at.epoch + 1, held_out=numbers, chosen_by=metric)
+        if ranks.is_first():
+            stage.save(run.folder / "model", stage=stage.name, epoch=at.epoch + 1, held_out=numbers, chosen_by=metric)
     run.log.write("epoch", at.total, numbers, best=at.best, chosen_by=metric, stage=stage.name, epoch=at.epoch + 1)
     result = "nothing is held out, so the last epoch is kept"
     if value is not None:
@@ -153,12 +192,12 @@ def _validate(stage: Stage, run: Run) -> None:
 
 
 @contextmanager
-def _locating(stage: Stage, at: Checkpoint, batch: list[Any]) -> Iterator[None]:
+def _locating(stage: Stage, at: Checkpoint, slices: dict[int, list[Any]]) -> Iterator[None]:
     """Add stage, epoch, step and images to an error, such as scores that are not finite."""
     try:
         yield
     except PolyadicError as error:
-        names = stage.names(batch)
+        names = [name for batch in slices.values() for name in stage.names(batch)]
         images = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         place = f"stage {stage.name}, epoch {at.epoch + 1}, step {at.step + 1}, images {images}"
         raise PolyadicError(f"{place}: {error}") from error

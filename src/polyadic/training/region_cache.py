@@ -34,6 +34,7 @@ from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import pool_regions, union_rows
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.training import ranks
 from polyadic.training.loading import load_batches
 
 _FORMAT = "polyadic.FeatureCache/1"
@@ -320,8 +321,26 @@ def fill(
     boxes: Sequence[Float[np.ndarray, "_ 4"]],
     workers: int,
 ) -> None:
-    """Compute the features that the cache lacks. An interruption loses none of those stored."""
+    """Compute the features that the cache lacks. An interruption loses none of those stored.
+
+    Of several processes that see the same folder, each computes those of its own images.
+    """
     if not regions.cache.limit or regions.full or not scenes:
+        return
+    place, among = ranks.share_of_disk(regions.cache.folder)
+    with progress.held(False):
+        _fill(regions, backbone, scenes[place::among], boxes[place::among], workers)
+    regions.full = any(ranks.gather(regions.full))
+
+
+def _fill(
+    regions: Regions,
+    backbone: Backbone,
+    scenes: Sequence[Scene],
+    boxes: Sequence[Float[np.ndarray, "_ 4"]],
+    workers: int,
+) -> None:
+    if not scenes:
         return
     numbers = sum(_numbers(backbone, len(rows)) for rows in boxes)
     per_image = round(2 * numbers / len(boxes))  # two bytes each

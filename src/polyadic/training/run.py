@@ -6,6 +6,7 @@ interrupted anywhere can be resumed to the same weights, bit for bit.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -13,7 +14,7 @@ import platform
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -22,13 +23,13 @@ import torch
 from torch import nn
 
 from polyadic.config import Config, DetectorConfig, difference, leaves
-from polyadic.files import atomic_write, lock, write_text
+from polyadic.files import LOCK_FILE, atomic_write, lock_folder, write_text
 from polyadic.progress import undisturbed
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
+from polyadic.training import ranks
 
 FILE = "last.pt"
 ROUNDED = "2:"  # before a digest of data whose fitted numbers are rounded
-LOCK_FILE = ".lock"
 
 
 @dataclass
@@ -77,6 +78,8 @@ class Run:
 
     def begin(self, weights: dict[str, Any]) -> None:
         """Create the folder with enough in it to resume from."""
+        if not ranks.is_first():
+            return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             save(self.folder, self.checkpoint, {"model": weights}, self.about)
@@ -97,6 +100,8 @@ class Run:
 
     def save(self, state: dict[str, Any] | None = None) -> None:
         """Write a checkpoint; `state` is needed in the middle of a stage."""
+        if not ranks.is_first():
+            return
         parts = {} if self.model is None else {"model": self.model.state_dict()}
         save(self.folder, self.checkpoint, parts if state is None else {**parts, "state": state}, self.about)
 
@@ -104,7 +109,7 @@ class Run:
     def training(self) -> Iterator[None]:
         """Keep other processes out of the folder, log metrics, and compute deterministically."""
         deterministic = torch.are_deterministic_algorithms_enabled()
-        self.log = MetricLog(self.folder, self.checkpoint)
+        self.log = MetricLog(self.folder, self.checkpoint, writes=ranks.is_first())
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             yield
@@ -144,9 +149,21 @@ def load(folder: Path) -> tuple[Checkpoint, dict[str, Any], dict[str, Any]]:
         ) from error
 
 
-def only_one(folder: Path) -> AbstractContextManager[None]:
-    """Lock the folder."""
-    return lock(folder / LOCK_FILE, f"{folder}: another process is training in it; wait for it, or stop it")
+@contextmanager
+def only_one(folder: Path, new: bool = False) -> Iterator[None]:
+    """Lock the folder of a run; if it shall be `new`, check that nobody was faster.
+
+    Of several processes that train together, the first has the lock, and all end if it is not free.
+    """
+    with ExitStack() as held:
+        ranks.together(lambda: _lock(held, folder, new) if ranks.is_first() else None)
+        yield
+
+
+def _lock(held: ExitStack, folder: Path, new: bool) -> None:
+    held.enter_context(lock_folder(folder, f"{folder}: another process is training in it; wait for it, or stop it"))
+    if new:
+        check_new(folder)
 
 
 class MetricLog:
@@ -155,10 +172,12 @@ class MetricLog:
     If it cannot be written, training continues.
     """
 
-    def __init__(self, folder: Path, checkpoint: Checkpoint) -> None:
+    def __init__(self, folder: Path, checkpoint: Checkpoint, *, writes: bool = True) -> None:
         """Drop entries beyond the checkpoint: they will be written again."""
         self.path, self.size = folder / "log.jsonl", 0
         self.files: list[IO[bytes]] = []  # the log, and the curves if any; none: nothing is written
+        if not writes:
+            return
         with self._continuing():
             if self.path.exists():
                 lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -243,7 +262,7 @@ def _is_before(line: str, checkpoint: Checkpoint) -> bool:
 
 def check_new(folder: Path) -> None:
     """Refuse a folder that holds something."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {LOCK_FILE}):
         raise PolyadicError(
             f"{folder} exists already: continue it with --resume, or choose another folder (--overwrite starts again)"
         )
@@ -258,6 +277,20 @@ def check_same(
             f"{folder} was started with {key} = {dict(leaves(before))[key]!r}, not {dict(leaves(config))[key]!r}: "
             "resume it as it was, or start another run"
         )
+
+
+def compared(config: Config | DetectorConfig, free: tuple[str, ...]) -> str:
+    """Write out the config without what may differ between processes and when a run is resumed."""
+    return repr([(key, value) for key, value in leaves(config) if not key.startswith(free)])
+
+
+def code_digest() -> str:
+    """Compute a digest of this package's code and of torch's version."""
+    root = Path(__file__).parents[1]
+    value = hashlib.sha256(torch.__version__.encode())
+    for path in sorted(root.rglob("*.py")):
+        value.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return value.hexdigest()[:16]
 
 
 def config_path(folder: Path) -> Path:

@@ -29,6 +29,7 @@ from polyadic.model.storage import pick_device
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
+from polyadic.training import ranks
 from polyadic.training.examples import BoxSource, Example, Examples, Task, load_training, number_of
 from polyadic.training.loading import load_batches
 from polyadic.training.pairs import selection_pairs, true_boxes
@@ -89,13 +90,19 @@ def held_out_metrics(
     protocol = get_protocol("lu2016").change(task=task, k=k, tops=(50, 100))
     evaluator, terms = Evaluator([protocol], len(model.vocabulary.predicates)), ScoreTerms(selected=selection)
     losses = {"loss": _Mean(), "selection loss": _Mean()}
-    scored = score_scenes(model, scenes, source, regions=regions, workers=workers, seed=seed, text="validation")
+    mine = ranks.share(scenes)
+    scored = score_scenes(model, mine, source, regions=regions, workers=workers, seed=seed, text="validation")
     for example, scores in scored:
         evaluator.update(example.scene, scores.rank(k, 100, terms=terms))
         losses["loss"].add(annotated_loss(example, scores), len(example.boxes.pairs))
         if selection:
             rng = np.random.default_rng(number_of(seed, "selection", "validation", example.scene.name))
             losses["selection loss"].add(*selection_loss(example, scores, rng))
+    (evaluator, losses), *others = ranks.gather((evaluator.flushed(), losses))
+    for theirs, more in others:
+        evaluator.merge(theirs)
+        for name, loss in losses.items():
+            loss.add(more[name].total, more[name].rows)
     means = {name: loss.total / loss.rows for name, loss in losses.items() if loss.rows}
     return {**means, **{f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}}
 
@@ -198,7 +205,7 @@ class Setup:
     @property
     def proposal_source(self) -> BoxSource:
         data = self.data
-        return BoxSource(data.detections, data.noise)
+        return BoxSource(data.detections, data.borrowing, data.noise)
 
     def fill_cache(self, source: BoxSource) -> None:
         """Open the cache once the backbone is final, and compute the features that it lacks."""
@@ -287,11 +294,12 @@ class BackboneStage(RelationStage):
         """Compute the cross-entropy of labels and their accuracy in percent."""
         self.net.eval()
         loss, right, total = 0.0, 0, 0
-        for scene in progress.track(self.data.validation, "validation"):
+        for scene in progress.track(ranks.share(self.data.validation), "validation"):
             scores, labels = self._logits([(scene, prepare_picture(scene.open(), self.net.pixels))])
             loss += float(cross_entropy(scores, labels, reduction="sum"))
             right, total = right + int((scores.argmax(-1) == labels).sum()), total + len(labels)
-        return {"loss": loss / total, "accuracy": 100 * right / total} if total else {}
+        sums = ranks.total([loss, right, total])
+        return {"loss": sums[0] / sums[2], "accuracy": 100 * sums[1] / sums[2]} if sums[2] else {}
 
     def names(self, batch: list[tuple[Scene, Tensor]]) -> list[str]:
         return [scene.name for scene, _ in batch]
@@ -351,8 +359,11 @@ class BoxPriorStage(RelationStage):
         """Compute the negative log-likelihood per held-out annotation."""
         for module in self.modules.values():
             module.eval()
-        result = self.loss(self.held_out.rows)
-        return {} if result is None else {"loss": float(result[0])}
+        result = self.loss(list(ranks.share(self.held_out.rows)))
+        if ranks.world() == 1:
+            return {} if result is None else {"loss": float(result[0])}
+        loss, rows = ranks.total([0, 0] if result is None else [float(result[0]) * result[1], result[1]])
+        return {"loss": loss / rows} if rows else {}
 
     def names(self, batch: list[_Pairs]) -> list[str]:
         return [pairs.name for pairs in batch]

@@ -217,6 +217,30 @@ def test_bad_weights_and_names_are_refused_in_one_line(tmp_path: Path) -> None:
         assert len(refused(re.escape(message), Backbone, tiny(**values))) < 400 + len(str(tmp_path))
 
 
+def test_weights_of_another_network_are_refused_with_the_layers_that_differ(tmp_path: Path) -> None:
+    """Some fit in part: a deeper network of a family has every layer of the other one."""
+    with torch.device("meta"):
+        files = {name: timm.create_model(name, features_only=True) for name in ("resnet14t", "resnet26t")}
+        wide = timm.create_model("vgg11").state_dict()
+    weights = {name: net.state_dict() for name, net in files.items()}
+    weights["vgg11"] = {key: x for key, x in wide.items() if key.startswith("features.")}
+    weights["renamed"] = {f"conv{number}.kernel": x for number, x in enumerate(weights["vgg11"].values())}
+    weights["surplus"] = {**weights["vgg11"], "features.99.weight": torch.zeros(1)}
+    weights["torchvision"] = {**weights["vgg11"], "classifier.9.weight": torch.zeros(1)}
+    for name, tensors in weights.items():
+        save_file({key: torch.zeros(x.shape) for key, x in tensors.items()}, tmp_path / f"{name}.safetensors")
+    cases = [
+        ("vgg13", "vgg11", r"lacks features_2\.weight, .* and \d+ more; it has features\.11\.bias"),
+        ("vgg11", "renamed", r"lacks features_0\.weight, .*; it has conv0\.kernel, .* more"),
+        ("vgg11", "surplus", r"\(it has features\.99\.weight\)"),
+        ("resnet14t", "resnet26t", r"\(it has layer1\.1\.\w+"),
+        ("resnet26t", "resnet14t", r"\(it lacks layer1\.1\.\w+"),
+    ]
+    for network, file, message in cases:
+        refused(message, Backbone, tiny(backbone=network, strides=(16,), weights=str(tmp_path / f"{file}.safetensors")))
+    Backbone(tiny(backbone="vgg11", strides=(16,), weights=str(tmp_path / "torchvision.safetensors")))
+
+
 def test_pretrained_weights_without_a_network_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_network(*args: Any, **more: Any) -> None:
         raise OSError("We couldn't connect\nto the hub")

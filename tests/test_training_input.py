@@ -25,7 +25,8 @@ from polyadic.structures.scenes import Dataset
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 from polyadic.training import examples as data
 from polyadic.training import run_config, train
-from polyadic.training.region_cache import FeatureCache, in_bytes
+from polyadic.training.budget import in_bytes
+from polyadic.training.region_cache import FeatureCache
 from polyadic.training.run import Checkpoint, MetricLog
 
 pytestmark = pytest.mark.usefixtures("unchecked")

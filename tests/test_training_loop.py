@@ -19,6 +19,7 @@ from training_cases import finish, log_of, same, tiny
 from polyadic.config.schema import Config, StageConfig
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import loop
+from polyadic.training.examples import load_training
 from polyadic.training.loading import load_batches
 from polyadic.training.run import Checkpoint, MetricLog, Run
 from polyadic.training.stages import Stage
@@ -41,6 +42,26 @@ def test_a_step_is_clipped_by_the_total_norm(tmp_path: Path) -> None:
         assert step["norm"] == pytest.approx(moved[-1] if clip == 1e6 else step["norm"], rel=1e-3)
     assert moved[0] == pytest.approx(0.01, rel=1e-3)
     assert moved[1] > 0.1
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+def test_a_summed_loss_moves_weights_as_many_times_further_as_there_are_pairs(tmp_path: Path, slices: int) -> None:
+    one = {"epochs": 1, "images": 100, "optimiser": "sgd", "momentum": 0.0, "schedule": "constant", "decay": 0.0}
+    stage = {f"triplets.{key}": value for key, value in one.items()} | {"triplets.rate": 1e-3, "selection.epochs": 0}
+    steps, norms = [], []
+    for reduction in ("mean", "sum"):
+        change = {"triplets.reduction": reduction, "triplets.slices": slices, "triplets.clip": 1e9, "head.dropout": 0.0}
+        run = finish(tiny(sources=("evidence",), **stage, **change), tmp_path / reduction)
+        before, after = run.kept.models[()], run.kept.models["triplets",]
+        steps.append({name: after[name] - before[name] for name, _ in run.model.head.named_parameters(prefix="head")})
+        (step,) = (entry for entry in log_of(run.folder) if entry["event"] == "step")
+        norms.append((step["norm"], step["loss"]))
+    pairs = sum(len(scene.relations) for scene in load_training(tiny(sources=("evidence",))).fit)
+    assert pairs > 30
+    for name, moved in steps[0].items():
+        torch.testing.assert_close(steps[1][name], moved * pairs, rtol=0.02, atol=2e-6 * pairs)
+    assert norms[1][0] == pytest.approx(norms[0][0] * pairs, rel=1e-4)
+    assert norms[1][1] == pytest.approx(norms[0][1], rel=1e-6)  # what is logged is the mean
 
 
 def test_schedules_by_hand() -> None:

@@ -22,9 +22,12 @@ from polyadic.config.schema import (
     WorldConfig,
 )
 
+_PAPER = StageConfig(epochs=7, reduction="sum")
 _BOXES = StageConfig(images=16, optimiser="adamw", rate=2e-3, decay=0.02, schedule="one-cycle")
 _PIXELS = StageConfig(images=16, optimiser="adamw", rate=1e-3, decay=0.05, schedule="one-cycle")
 _SMALL = StageConfig(images=8, optimiser="adamw", rate=1e-3, decay=0.01, schedule="one-cycle")
+
+_RECIPE = Config(triplets=_PAPER, selection=_PAPER)  # the paper's
 
 # the paper's recipe for few and small images: light backbone, principal components, more dropout
 _VRD_PIXELS = Config(
@@ -98,9 +101,9 @@ _VRD_BOXES = Config(  # no pixels, detector output only; needs data.simulate or 
 )
 
 PRESETS: dict[str, Config] = {
-    "vrd": Config(),
-    "vg150": Config(data=DataConfig(dataset="vg150", one_predicate=True, overlapping=True)),
-    "vg200": Config(data=DataConfig(dataset="vg200")),
+    "vrd": _RECIPE,
+    "vg150": replace(_RECIPE, data=DataConfig(dataset="vg150", one_predicate=True, overlapping=True)),
+    "vg200": replace(_RECIPE, data=DataConfig(dataset="vg200")),
     "vrd-boxes": _VRD_BOXES,
     "vrd-photos": replace(  # the detector's pixels as P(class | box); needs data.detections of the images with a photo
         _VRD_BOXES,

@@ -90,6 +90,7 @@ class HeadConfig:
     dropout: Share = _ours(0.5, "as in VGG16; the paper does not say")
     input_dropout: Share = _ours(0.0, "on the input features")
     context: bool = _ours(False, "subject and object branches see the pair too, and run once per pair")
+    span: bool = _ours(False, "train first layers by inner products of cached features: faster SGD for few images")
     labels: bool = _ours(False, "ψ_c is P(s | box) P(o | box), one classifier for both; the prior gives predicates")
 
 
@@ -148,6 +149,7 @@ class StageConfig:
     decay: NonNegative = _ours(0.0, "weight decay; the paper does not say")
     schedule: Literal["constant", "cosine", "one-cycle"] = _ours("constant", "the paper does not say")
     clip: Positive = _paper(20.0, "total norm of the gradient")
+    reduction: Literal["mean", "sum"] = _ours("mean", "of the loss over a step's rows; the paper's presets sum")
     slices: Count = _ours(1, "parts of a step that pass one after another, or in several processes")
 
 
@@ -213,6 +215,8 @@ class Config(Settings):
             raise PolyadicError("pixels.strides must name at least one stride")
         if len(set(self.pixels.strides)) < len(self.pixels.strides):
             raise PolyadicError(f"pixels.strides must be different, got {list(self.pixels.strides)}")
+        if self.head.span:
+            self._check_span()
         if not self.head.labels:
             return
         if not self.boxes.epochs:
@@ -225,6 +229,20 @@ class Config(Settings):
             raise PolyadicError("head.labels is trained on true boxes: proposals.epochs must be 0")
         if self.selection.epochs:
             raise PolyadicError("head.labels leaves selection to the box-conditioned prior: selection.epochs must be 0")
+
+    def _check_span(self) -> None:
+        """Check that the first layers see frozen features, and that their steps are combinations of these."""
+        needs = {
+            "pixels among sources": "pixels" in self.sources,
+            "pixels.reduce = 0": not self.pixels.reduce,
+            "head.input_dropout = 0": not self.head.input_dropout,
+            "head.labels = false": not self.head.labels,
+            "triplets.optimiser = sgd": self.triplets.optimiser == "sgd",
+            "triplets.decay = 0": not self.triplets.decay,
+        }
+        for need, met in needs.items():
+            if not met:
+                raise PolyadicError(f"head.span needs {need}: otherwise its steps are not those of plain training")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,7 +197,10 @@ def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], 
 
 
 def _check_complete(name: str, indices: tuple[int, ...], path: Path) -> None:
-    """Refuse a file that leaves a weight random, which timm accepts silently; NaN marks the weights it reaches."""
+    """Refuse weights of another network, which timm accepts silently; NaN marks the weights that a file reaches.
+
+    What a file may have beyond the network are layers after the last feature map, such as a classifier.
+    """
     import timm
 
     stored = timm.models.load_state_dict(str(path), weights_only=True)  # old versions of timm ran any pickle
@@ -211,9 +215,23 @@ def _check_complete(name: str, indices: tuple[int, ...], path: Path) -> None:
         pretrained_cfg_overlay={"state_dict": marks},
     )
     left = [key for key, x in net.state_dict().items() if x.is_floating_point() and not bool(x.isnan().all())]
-    if left:
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        raise ValueError(f"it lacks {left[0]}{more}")
+    with torch.device("meta"):
+        known = timm.create_model(name).state_dict()
+    rooms = {re.split(r"[._]", key)[0] for key in net.state_dict()}  # timm writes features.0 as features_0
+    surplus = [key for key in marks if key not in known and re.split(r"[._]", key)[0] in rooms]
+    if left or surplus:
+        instead = surplus or [key for key in marks if key not in known]
+        parts = [f"{word} {_some(keys)}" for word, keys in (("it lacks", left), ("it has", instead)) if keys]
+        raise ValueError("; ".join(parts))
+
+
+def _some(names: list[str]) -> str:
+    """List a few names.
+
+    >>> _some(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _from_model(folder: Path, name: str, like: nn.Module) -> dict[str, Tensor]:

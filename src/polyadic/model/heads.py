@@ -48,6 +48,13 @@ class Branch(nn.Module):
             nn.init.zeros_(self.trust.weight)
             nn.init.constant_(self.trust.bias, 0.5)  # ours: the exponent of P(class | box) before anything is learned
 
+    @property
+    def first(self) -> nn.Linear:
+        """The first layer."""
+        layer = self.hidden[0]
+        assert isinstance(layer, nn.Linear), "as built above"
+        return layer
+
     def forward(
         self,
         x: Float[Tensor, "M D"],

@@ -13,15 +13,16 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from polyadic import progress
 from polyadic.config.schema import StageConfig
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import ranks
+from polyadic.training.budget import TIMED, check_room, say_time
 from polyadic.training.examples import number_of
 from polyadic.training.loading import load_batches
 from polyadic.training.run import Checkpoint, Run
+from polyadic.training.span import clip_gradients
 
 if TYPE_CHECKING:
     from polyadic.training.stages import Stage
@@ -41,6 +42,8 @@ def fit(stage: Stage, run: Run) -> None:
         most = stage.settings.slices
         ranks.fail(f"stage {stage.name} has {most} slices per step, so at most {most} processes can share it")
     steps = math.ceil(images / stage.settings.images)
+    if at.epoch < stage.settings.epochs:
+        check_room(stage, run, steps)
     try:
         while at.epoch < stage.settings.epochs:
             with closing(_epoch(stage, run, learner, steps)) as batches:
@@ -60,7 +63,7 @@ class _Learner:
 
     def __init__(self, stage: Stage, state: dict[str, Any] | None) -> None:
         stage.train_mode()  # also unfreezes what is trained
-        self.modules, self.clip = stage.modules, stage.settings.clip
+        self.modules, self.clip, self.mean = stage.modules, stage.settings.clip, stage.settings.reduction == "mean"
         self.parameters = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
         self.optimiser = make_optimiser(stage.settings, stage.rate_groups(self.parameters))
         self.scaler = torch.amp.GradScaler(stage.device.type, enabled=stage.precision == torch.float16)
@@ -80,7 +83,7 @@ class _Learner:
         return {"optimiser": self.optimiser.state_dict(), "scaler": self.scaler.state_dict(), "modules": modules}
 
     def _add_up(self) -> None:
-        """Divide the sums over the rows of all slices, and of all processes, by their number."""
+        """Add up the gradients of all processes; divide sums over the rows of all slices by their number."""
         used = [parameter.grad is not None for parameter in self.parameters]
         numbers = ranks.total([self.rows, self.loss, progress.stop_requested(), *used])
         self.rows, self.stop = int(numbers[0]), bool(numbers[2])
@@ -88,7 +91,7 @@ class _Learner:
         if ranks.world() > 1:
             ranks.add_gradients(self.parameters, [number > 0 for number in numbers[3:]])
         for parameter in self.parameters:
-            if parameter.grad is not None:
+            if parameter.grad is not None and self.mean:
                 parameter.grad.div_(max(self.rows, 1))
 
     def start_step(self, rate: float) -> None:
@@ -97,9 +100,10 @@ class _Learner:
         self.optimiser.zero_grad(set_to_none=True)
 
     def update(self, stage: Stage, slices: dict[int, list[Any]], seed: tuple[int, str, int, int]) -> None:
-        """Take one step down the gradient of the mean loss over the rows of all slices; none where there are no rows.
+        """Take one step down the gradient of the loss over the rows of all slices; none where there are no rows.
 
-        `slices` are those of this process, by number. The loss and the gradient are of all processes.
+        `slices` are those of this process, by number. The loss, always the mean, and the gradient, of the mean or the
+        sum as the config says, are of all processes.
         """
         self.loss, self.rows, self.norm = 0.0, 0, math.nan
         whole = stage.settings.slices == 1
@@ -113,7 +117,7 @@ class _Learner:
             if not math.isfinite(value) and ranks.world() == 1:
                 raise PolyadicError(f"the loss is {value}; {_CURE}")
             self.rows, self.loss = self.rows + count, value if whole else self.loss + value * count
-            self.scaler.scale(loss if whole else loss * count).backward()
+            self.scaler.scale(loss if whole and self.mean else loss * count).backward()
         if not whole:
             self._add_up()
         if not self.rows:
@@ -121,7 +125,7 @@ class _Learner:
         if not math.isfinite(self.loss):
             ranks.fail(f"the loss is {self.loss}; {_CURE}")
         self.scaler.unscale_(self.optimiser)
-        self.norm = float(nn.utils.clip_grad_norm_(self.parameters, self.clip))
+        self.norm = float(clip_gradients(self.parameters, stage.spans, self.clip))
         if not math.isfinite(self.norm) and not self.scaler.is_enabled():
             raise PolyadicError(f"the gradient is {self.norm}; {_CURE}")
         self.scaler.step(self.optimiser)
@@ -148,6 +152,8 @@ def _epoch(stage: Stage, run: Run, learner: _Learner, steps: int) -> Generator[d
             learner.start_step(rate)
             yield batch
             at.count(learner.rows, learner.loss)
+            if at.epoch == 0 and at.step == TIMED:
+                say_time(stage, time.monotonic() - start, steps)
             move(at.step, loss=at.mean_loss, rate=rate)
             if at.step % every == 0 or at.step == steps:
                 numbers = {"loss": at.mean_loss, "rate": rate, "seconds": round(time.monotonic() - start, 3)}

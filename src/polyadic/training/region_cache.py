@@ -35,6 +35,7 @@ from polyadic.model.features import pool_regions, union_rows
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
 from polyadic.training import ranks
+from polyadic.training.budget import check_disk, in_bytes
 from polyadic.training.loading import load_batches
 
 _FORMAT = "polyadic.FeatureCache/1"
@@ -213,16 +214,6 @@ def announce(entries: int, bytes_per_entry: int, cache: FeatureCache, present: i
     return f"{line}: {over:,} images will be recomputed in each epoch" if over > 0 else line
 
 
-def in_bytes(n: int) -> str:
-    """Format a size: "1.4 GB"."""
-    size, unit = float(n), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 999.95:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.1f}".removesuffix(".0") + f" {unit}"
-
-
 def _serialise(key: str, tensors: Mapping[str, Tensor]) -> bytes:
     copies = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
     return save(copies, {"format": _FORMAT, "checksum": _checksum(key, copies)})
@@ -355,6 +346,8 @@ def _fill(
         regions.digests[scene.name] = picture_digest
         if picture is not None and not regions.full:
             if not announced:
+                missing_bytes = min((len(scenes) - max(present, at)) * per_image, regions.cache.limit)
+                check_disk(regions.cache.folder, missing_bytes, "region features (less with a lower cache.gigabytes)")
                 progress.say(announce(len(scenes), per_image, regions.cache, max(present, at)))
                 announced = True
             inside, unions = regions.compute(backbone, picture, boxes[at], scene)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -23,6 +24,7 @@ from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import PairInputs
+from polyadic.model.heads import TripletHead
 from polyadic.model.relation_model import PRECISION, RelationModel
 from polyadic.model.scoring import ScoredPairs, ScoreTerms
 from polyadic.model.storage import pick_device
@@ -34,6 +36,7 @@ from polyadic.training.examples import BoxSource, Example, Examples, Task, load_
 from polyadic.training.loading import load_batches
 from polyadic.training.pairs import selection_pairs, true_boxes
 from polyadic.training.region_cache import FeatureCache, Regions, fill
+from polyadic.training.span import FrozenRows, SpanLayer
 
 _SAMPLE = 8192  # regions from which principal components are computed
 
@@ -156,6 +159,7 @@ class Stage(ABC):
     device: torch.device
     precision: torch.dtype
     reads_files = True  # worker processes help
+    spans: Sequence[SpanLayer] = ()  # layers that are trained through the inner products of their inputs
 
     @abstractmethod
     def examples(self, epoch: int) -> Dataset[Any]:
@@ -440,6 +444,47 @@ class TripletStage(PairStage):
     def __init__(self, setup: Setup, fresh: bool) -> None:
         super().__init__(setup, fresh)
         self.modules = {"features": self.model.features, "head": self.model.head}
+        if self.config.head.span and self.source.true:
+            self.spans = self._span()
+            self.modules["span"] = nn.ModuleList(self.spans)
+
+    def _span(self) -> list[SpanLayer]:
+        """Let inner products of the cached features stand in for the first layers of the branches."""
+        regions, backbone, head = self.setup.regions, self.model.backbone, self.model.head
+        assert isinstance(head, TripletHead), "checked with the config"
+        assert backbone is not None, "checked with the config"
+        boxes, unions = ([], []), ([], [])  # type: tuple[list[Tensor], ...], tuple[list[Tensor], ...]
+        tasks: tuple[tuple[Sequence[Scene], Task], ...] = (
+            (self.data.fit, "triplets"),
+            (self.data.validation, "everything"),
+        )
+        for part, (scenes, task) in enumerate(tasks):
+            seed = (0, "span", 0)
+            examples = Examples(scenes, task, self.source, sources=("pixels",), regions=regions, seed=seed)
+            for at in progress.track(range(len(scenes)), "inner products"):
+                inputs = examples[at].complete(regions, backbone)
+                assert inputs.regions is not None, "there are pixels"
+                assert inputs.unions is not None, "there are pixels"
+                boxes[part].append(inputs.regions[:, : backbone.width].half())
+                unions[part].append(inputs.unions.half())
+        layers = []
+        for branches, (fit, held_out) in (((head.subject, head.object), boxes), ((head.predicate,), unions)):
+            rows = FrozenRows(fit, held_out, self.device)
+            products = rows.products()
+            layers += [SpanLayer(branch.first, rows, products) for branch in branches]
+        return layers
+
+    def save(self, folder: Path, **about: Any) -> None:
+        """Save the relation model, with the weights of layers that inner products stand in for."""
+        with ExitStack() as applied:
+            for span in self.spans:
+                applied.enter_context(span.applied())
+            super().save(folder, **about)
+
+    def finish(self) -> None:
+        super().finish()
+        for span in self.spans:
+            span.remove()
 
     def box_source(self) -> BoxSource:
         return BoxSource()

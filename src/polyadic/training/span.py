@@ -58,7 +58,8 @@ class FrozenRows:
 
     def project(self, weight: Tensor) -> Float[Tensor, "N H"]:
         """Multiply all rows with the rows of a matrix [H, D]."""
-        return torch.cat([part.float() @ weight.float().T for part in self.x.split(_CHUNK)])
+        matrix = weight.float().T
+        return torch.cat([part.float() @ matrix for part in self.x.split(_CHUNK)])
 
 
 def _keys(rows: Float16[Tensor, "M D"]) -> list[bytes]:
@@ -92,13 +93,13 @@ class SpanLayer(nn.Module):
         self.coefficients = nn.Parameter(start.new_zeros(rows.fitted, len(start)))  # A
         self.rest = nn.Parameter(start[:, self._width :].clone())  # the weights of inputs that are not frozen
         layer.weight.requires_grad_(False)
-        layer.forward = self._forward  # type: ignore[method-assign]
+        layer.forward = self._forward  # type: ignore[method-assign, assignment]
 
     def _forward(self, x: Float[Tensor, "M E"]) -> Float[Tensor, "M H"]:
         frozen, other = x.split([self._width, x.shape[1] - self._width], 1)
         at = self._rows.find(frozen)
         with torch.autocast(x.device.type, enabled=False):
-            change = _Product.apply(self.coefficients, self._products[at], at)
+            change: Tensor = _Product.apply(self.coefficients, self._products[at], at)
         return self._start[at] + change + linear(other, self.rest, self._layer[0].bias)
 
     def square(self) -> Float[Tensor, ""]:

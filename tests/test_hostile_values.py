@@ -42,6 +42,7 @@ from polyadic.model.relation_model import RelationModel
 from polyadic.model.storage import FORMAT
 from polyadic.prior import TripletPrior
 from polyadic.structures.detections import Detections
+from polyadic.structures.vocabulary import PolyadicError
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 KINDS = ["<i8", "<i4", "<u1", "<u8", "<f8", "<f4", "<f2", "?"]
@@ -356,6 +357,15 @@ def test_any_value_in_the_file_of_a_job(data: st.DataObject, tmp_path: Path) -> 
     about.write_text(json.dumps(change(content, path, data.draw(VALUES)) if path else data.draw(VALUES)))
     survives(lambda: plan_of(job, photos, resume=True))
     about.write_bytes(good)
+
+
+def test_an_archive_whose_header_claims_a_length_beyond_64_bits_is_one_line(tmp_path: Path) -> None:
+    record = b"99999999999999999999999 path=a.jpg\n"  # tarfile raises OverflowError
+    info = tarfile.TarInfo("header")
+    info.type, info.size = tarfile.XHDTYPE, len(record)
+    (tmp_path / "a.tar").write_bytes(info.tobuf() + record.ljust(512, b"\0") + bytes(1024))
+    with pytest.raises(PolyadicError, match="not a readable archive"):
+        list(read_archive(Entry("a.tar", str(tmp_path / "a.tar"))))
 
 
 def test_the_files_written_here_are_valid(tmp_path: Path) -> None:

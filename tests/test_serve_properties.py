@@ -108,5 +108,5 @@ def test_any_value_in_the_log_of_a_run(data: st.DataObject, tmp_path: Path) -> N
     view = RunView.__new__(RunView)
     view.run = type("Run", (), {"folder": tmp_path})()
     json.dumps(view.curves(), allow_nan=False)
-    assert training_seconds(tmp_path) >= 0
+    assert isinstance(training_seconds(tmp_path), float)
     assert log_entry(lines[3]) is None

@@ -228,7 +228,9 @@ def read_archive(entry: Entry) -> Iterator[tuple[str, bytes | str]]:
                     else:
                         yield name, content.read()
                     names.add(member.name)
-        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        except Exception as error:  # a damaged archive raises almost anything
+            if isinstance(error, MemoryError):
+                raise
             if not names:
                 raise PolyadicError(f"{entry.image} is not a readable archive ({reason(error)})") from error
             yield entry.image, f"{entry.image} is cut off or damaged after {len(names):,} photos ({reason(error)})"

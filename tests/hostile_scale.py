@@ -38,8 +38,8 @@ def engines() -> Iterator[Row]:
         ("l.parquet", parquet(url=["x\0y"]), "row 1: url is not a path"),
     ]
     for at, (name, content, fragment) in enumerate(lists):
-        words = (*command, "local", name, "--out", "o")
-        yield Row(f"engine, list {at} {name}", good | {name: content}, words, fragment)
+        call = (*command, "local", name, "--out", "o")
+        yield Row(f"engine, list {at} {name}", good | {name: content}, call, fragment)
     for what, words, fragment in [
         ("no list", ("local", "none.txt", "--out", "o"), "no file"),
         ("no source", ("local", "none", "--out", "o"), "no such photo, folder, list or archive"),
@@ -80,8 +80,8 @@ def engines() -> Iterator[Row]:
         "another model": (text(about), "another model or other options"),
     }
     for what, (content, fragment) in jobs.items():
-        words = (*command, "local", "l.txt", "--out", "job", "--resume")
-        yield Row(f"engine, job {what}", good | {"job/_job.json": content}, words, fragment)
+        resumed = (*command, "local", "l.txt", "--out", "job", "--resume")
+        yield Row(f"engine, job {what}", good | {"job/_job.json": content}, resumed, fragment)
 
 
 ROWS = list(engines())

@@ -253,7 +253,8 @@ def test_any_output_of_an_onnx_model(data: st.DataObject, tmp_path: Path) -> Non
         path.write_bytes(yolox(data.draw(any_array(np.full((1, 84, 7), 0.5, np.float32), kinds))))
     else:
         labels, boxes, scores = np.zeros((1, 2), np.int64), np.ones((1, 2, 4), np.float32), np.ones((1, 2), np.float32)
-        path.write_bytes(detr(*(data.draw(any_array(array, kinds)) for array in (labels, boxes, scores))))
+        labels, boxes, scores = (data.draw(any_array(array, kinds)) for array in (labels, boxes, scores))
+        path.write_bytes(detr(labels, boxes, scores))
     photo = Image.new("RGB", (64, 64))
     survives(lambda: OnnxDetector(path, NAMES, names=["dog", "cat"])(photo))
 

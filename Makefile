@@ -7,7 +7,7 @@ demo: venv  ## relations of two photographs, then train, evaluate and draw on ge
 	@$(BIN)/polyadic demo
 
 test: check  ## everything that CI runs
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: venv  ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -242,6 +242,21 @@ def detect() -> Iterator[Row]:
         ("resume and overwrite", (*run, "a.jsonl", "--resume", "--overwrite"), "mutually exclusive"),
     ]:
         yield Row(f"detect run, {what}", {"mine.jsonl": b"a note\n", "folder.jsonl/x": b""}, words, fragment)
+    beside = {
+        "b.jsonl": text({**DETECTIONS, "labels": ["car", "tree"]}),
+        "cut.jsonl": b"{",
+        "bad.safetensors": b"x" * 99,
+    }
+    for what, words, fragment in [
+        ("no such file", ("a.jsonl", "--with", "none.jsonl"), "no file none.jsonl"),
+        ("a folder", ("a.jsonl", "--with", "vrd"), "is a folder"),
+        ("cut off", ("a.jsonl", "--with", "cut.jsonl"), "cut.jsonl, line 1"),
+        ("damaged", ("a.jsonl", "--with", "bad.safetensors"), "not a complete safetensors file"),
+        ("a photo", ("a.jsonl", "--with", "p.png"), "p.png, line 1"),
+        ("itself", ("b.jsonl", "--with", "b.jsonl", "--overwrite"), "is one of the inputs"),
+        ("itself by another path", ("b.jsonl", "--with", "./b.jsonl", "--resume"), "is one of the inputs"),
+    ]:
+        yield Row(f"detect run --with, {what}", beside, (*run, *words), fragment)
 
 
 def reproduce() -> Iterator[Row]:

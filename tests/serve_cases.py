@@ -30,6 +30,7 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
+PATIENCE = 90  # seconds for what a page should show at once: the machine may be busy
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason=HOW)
 
 
@@ -83,9 +84,10 @@ class Served:
 
 @contextmanager
 def served(page: Any) -> Iterator[Served]:
-    """Serve a `Page` in a thread."""
+    """Serve a `Page` in a thread, with its kernels compiled, so that no request waits for that."""
     from polyadic.serve.app import build_server, listen
 
+    page.answerer.warm_up()
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = build_server(page, port, TOKEN)
@@ -144,6 +146,7 @@ class Visitor:
 
     def __init__(self, browser: Any, server: Served, *, expect_errors: bool = False, **context: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1300, "height": 850}, **context})
+        self.context.set_default_timeout(1000 * PATIENCE)
         self.page = self.context.new_page()
         self.server = server
         self.expect_errors = expect_errors
@@ -194,7 +197,7 @@ class Visitor:
         self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def _wait(self, test: Callable[[], bool]) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while not test():
             assert time.monotonic() < end, self.words()
             self.page.wait_for_timeout(20)

@@ -11,6 +11,7 @@ from detector_cases import tiny
 from hostile_cases import DETECTIONS, Row
 from hostile_cases import ROWS as CASES
 from hostile_models import ROWS as MODELS
+from hostile_scale import ROWS as SCALE
 from model_cases import model_of
 from PIL import Image
 from tiny_runs import Command
@@ -23,7 +24,7 @@ from polyadic.io.records import write_detections
 from polyadic.structures.detections import Detections
 from polyadic.structures.vocabulary import Vocabulary
 
-ROWS = CASES + MODELS
+ROWS = CASES + MODELS + SCALE
 
 
 @pytest.fixture(scope="module")

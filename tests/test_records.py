@@ -298,10 +298,10 @@ BAD_TENSORS: dict[str, tuple[Callable[[Path], object], str]] = {
     "weights": (lambda path: save_file({"w": np.ones(3)}, path), "does not hold detections; its header says None"),
     "no labels": (spoil(lambda x, _: x.pop("labels")), "no column 'labels'"),
     "fewer": (spoil(lambda x, _: x.update(scores=x["scores"][:-1])), "columns of different lengths"),
-    "offsets": (spoil(lambda x, _: x.update(offsets=x["offsets"][::-1].copy())), "columns of different lengths"),
+    "offsets": (spoil(lambda x, _: x.update(offsets=x["offsets"][::-1].copy())), "offsets do not divide"),
     "label": (spoil(lambda x, _: x.update(labels=x["labels"] + 4)), "labels outside the 4 classes"),
     "score": (spoil(lambda x, _: x.update(scores=x["scores"] + 2)), r"score 0 must lie in \[0, 1\]"),
-    "names": (spoil(lambda _, texts: texts.update(images="[")), "damaged header"),
+    "names": (spoil(lambda _, texts: texts.update(images="[")), "images: not complete JSON"),
 }
 
 

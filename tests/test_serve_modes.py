@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from serve_cases import ROOT, Visitor, browser, needs_browser, process, served
+from serve_cases import PATIENCE, ROOT, Visitor, browser, needs_browser, process, served
 from tiny_runs import TINY, call
 from vrd_files import many_vrd
 
@@ -72,7 +72,7 @@ def test_a_folder_is_resumed_after_a_kill_and_trained_on(chromium: Any, tmp_path
             page.wait_for_selector(f"#progress:text-is('{done} of 3 done')")
         assert call("serve", folder, "--port", "0", "--no-browser") == 1  # one server per folder
         running.send_signal(signal.SIGINT)
-        assert running.wait(5) in (130, -2)
+        assert running.wait(PATIENCE) in (130, -2)
     data = load_dataset("coco", folder, images="required")
     assert [scene.name for scene in data] == ["a.jpg", "b.jpg", "c.jpg"]
     assert all(len(scene.relations) for scene in data.scenes[:2])

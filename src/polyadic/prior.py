@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from polyadic.cp import CPTensor, require_tensor
-from polyadic.files import atomic_write
+from polyadic.files import atomic_write, parse_json
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 _FORMAT = "polyadic.TripletPrior/1"
@@ -272,9 +272,9 @@ class TripletPrior:
                     )
                 keys, counts = file.get_tensor("keys"), file.get_tensor("counts")
                 reversals = file.get_tensor("reversals") if "reversals" in file.keys() else None  # noqa: SIM118
-                sizes, smoothing = json.loads(metadata["sizes"]), json.loads(metadata["smoothing"])
+                sizes, smoothing = (metadata[name].encode() for name in ("sizes", "smoothing"))
                 names = metadata["vocabulary"]
-        except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
+        except (OSError, SafetensorError, KeyError) as error:
             raise PolyadicError(f"TripletPrior: cannot read {path}: {error!r}") from error
         saved = Vocabulary.from_json(names) if names else None
         if vocabulary is not None:
@@ -284,7 +284,8 @@ class TripletPrior:
                     f"TripletPrior: {path} belongs to another vocabulary ({difference}); "
                     "count the triplets again with this one"
                 )
-        return cls(tuple(sizes), keys, counts, smoothing, saved, reversals)
+        read_sizes: tuple[int, int, int] = parse_json(sizes, f"{path}, sizes", tuple[int, int, int])
+        return cls(read_sizes, keys, counts, parse_json(smoothing, f"{path}, smoothing", float), saved, reversals)
 
 
 def _check_sizes(sizes: tuple[int, int, int]) -> None:

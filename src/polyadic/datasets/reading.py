@@ -208,10 +208,10 @@ def read_json(path: Path, advice: str, kind: Any = Any) -> Any:
     return parse_json(text, str(path), kind)
 
 
-def first(names: Iterable[str], n: int = 3) -> str:
-    """List the first few names, and how many more there are."""
-    names = list(names)
-    return ", ".join(names[:n]) + (f" and {len(names) - n:,} more" if len(names) > n else "")
+def first(names: Iterable[str | bytes], n: int = 3) -> str:
+    """List the first few names, and how many more there are; those in HDF5 that are no text are bytes."""
+    texts = list(map(str, names))
+    return ", ".join(texts[:n]) + (f" and {len(texts) - n:,} more" if len(texts) > n else "")
 
 
 def plain_numbers(values: Iterable[float]) -> list[float]:

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from polyadic.engines.local import Lost, run_tasks
 from polyadic.engines.shards import Job, ShardReport, file_name, start
@@ -18,6 +21,7 @@ from polyadic.files import lock, parse_json
 from polyadic.structures.vocabulary import PolyadicError
 
 ABOUT = "_job.json"
+_MOST = 100_000_000  # shards; a larger number is damage
 _OURS = re.compile(r"relations-\d{6,}\.parquet|_photos\.list|_job\.json")
 _PART = re.compile(r"\.(relations-\d{6,}\.parquet|_photos\.list|_job\.json)\.\d+\.[0-9a-f]+\.part")
 
@@ -30,6 +34,16 @@ class Plan:
     photos: int
     repeated: int
     left: list[int]
+
+
+class _About(msgspec.Struct):
+    """What identifies a job: the file `ABOUT` of its folder."""
+
+    made: str
+    source: list[str]
+    shards: Annotated[int, msgspec.Meta(ge=0, lt=_MOST)]
+    photos: int
+    repeated: int
 
 
 @contextmanager
@@ -52,35 +66,30 @@ def prepared(job: Job, words: Sequence[str], size: int, *, resume: bool, overwri
         if overwrite or ABOUT not in before:
             _begin(folder, job, words, size)
         with folder.open(ABOUT) as file:
-            about = parse_json(file.read(), f"{folder.url}/{ABOUT}", dict)
+            about: _About = parse_json(file.read(), f"{folder.url}/{ABOUT}", _About)
         _check_same(folder, about, job, words)
         done = set(folder.names())
-        left = [shard for shard in range(about["shards"]) if file_name(shard) not in done]
-        yield Plan(about["shards"], about["photos"], about["repeated"], left)
+        left = [shard for shard in range(about.shards) if file_name(shard) not in done]
+        yield Plan(about.shards, about.photos, about.repeated, left)
 
 
 def _begin(folder: Folder, job: Job, words: Sequence[str], size: int) -> None:
     listing = write_list(words, folder, size)
     if not listing.photos:
         raise PolyadicError(f"{', '.join(words)}: the list is empty")
-    about = {
-        "made": job.made,
-        "source": [absolute(word) for word in words],
-        "shards": listing.shards,
-        "photos": listing.photos,
-        "repeated": listing.repeated,
-    }
+    source = [absolute(word) for word in words]
+    about = _About(job.made, source, listing.shards, listing.photos, listing.repeated)
     with folder.writing(ABOUT) as file:
-        file.write(json.dumps(about, indent=1).encode())
+        file.write(json.dumps(msgspec.structs.asdict(about), indent=1).encode())
 
 
-def _check_same(folder: Folder, about: dict[str, object], job: Job, words: Sequence[str]) -> None:
-    if about.get("made") != job.made:
+def _check_same(folder: Folder, about: _About, job: Job, words: Sequence[str]) -> None:
+    if about.made != job.made:
         raise PolyadicError(
             f"--out: {folder.url} was begun with another model or other options: resume it with the same ones, or "
             "choose another folder"
         )
-    if about.get("source") != [absolute(word) for word in words]:
+    if about.source != [absolute(word) for word in words]:
         raise PolyadicError(f"--out: {folder.url} was begun with other photos: choose another folder for these")
 
 

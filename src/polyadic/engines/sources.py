@@ -15,14 +15,14 @@ import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, UInt64
 
 from polyadic.engines.storage import LARGEST, Folder, absolute, is_url, open_storage, opened, reason
 from polyadic.experiments.photos import SUFFIXES
-from polyadic.io.parquet import arrow, plain_text
+from polyadic.io.parquet import arrow, complete, plain_text
 from polyadic.progress import check
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -52,8 +52,7 @@ class Listing:
 
 def write_list(words: Sequence[str], folder: Folder, size: int) -> Listing:
     """List the sources in shards of `size` photos; an archive is a shard of its own. Repeats are left out."""
-    pa = arrow()
-    schema = pa.schema([pa.field("image", pa.string(), nullable=False), pa.field("url", pa.binary(), nullable=False)])
+    pa, schema = arrow(), _schema()
     shards = photos = 0
     unique = _Unique()
     with folder.writing(LIST) as file, pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
@@ -67,17 +66,17 @@ def write_list(words: Sequence[str], folder: Folder, size: int) -> Listing:
     return Listing(shards, photos, unique.repeated)
 
 
+def _schema() -> Any:
+    pa = arrow()
+    return pa.schema([pa.field("image", pa.string(), nullable=False), pa.field("url", pa.binary(), nullable=False)])
+
+
 def read_list(folder: Folder, shard: int) -> list[Entry]:
     """Read the entries of one shard."""
     pa = arrow()
-    try:
-        with folder.open(LIST) as file:
-            rows = pa.parquet.ParquetFile(file).read_row_group(shard).to_pylist()
-    except pa.ArrowException as error:
-        raise PolyadicError(
-            f"{folder.url}/{LIST} is damaged ({reason(error)}); start again with --overwrite"
-        ) from error
-    return [Entry(row["image"], os.fsdecode(row["url"])) for row in rows]
+    with complete(f"{folder.url}/{LIST} is damaged, start again with --overwrite"), folder.open(LIST) as file:
+        rows = pa.parquet.ParquetFile(file).read_row_group(shard).cast(_schema()).to_pylist()
+        return [Entry(row["image"], os.fsdecode(row["url"])) for row in rows]
 
 
 class _Unique:
@@ -187,26 +186,23 @@ def _read_lines(url: str) -> Iterator[str]:
 def _read_parquet(url: str) -> Iterator[str]:
     """Read a Parquet list: the column called url, uri, path, image, file_name or key, or the only one of text."""
     pa = arrow()
-    try:
-        with opened(url) as file:
-            table = pa.parquet.ParquetFile(file)
-            texts = [
-                field.name
-                for field in table.schema_arrow
-                if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
-            ]
-            named = [name for name in _COLUMNS if name in texts] or (texts if len(texts) == 1 else [])
-            if not named:
-                raise PolyadicError(f"{url}: expected a text column called {', '.join(_COLUMNS)}; it has {texts}")
-            row = 0
-            for batch in table.iter_batches(_CHUNK, columns=named[:1]):
-                for name in batch.column(0).to_pylist():
-                    row += 1
-                    if not name or "\0" in name or len(name) > _LONGEST:
-                        raise PolyadicError(f"{url}, row {row}: {named[0]} is not a path or URL: {str(name)[:40]!r}")
-                    yield name
-    except pa.ArrowException as error:
-        raise PolyadicError(f"{url} is not a readable Parquet file ({reason(error)})") from error
+    with complete(f"{url} is not a readable Parquet file"), opened(url) as file:
+        table = pa.parquet.ParquetFile(file)
+        texts = [
+            field.name
+            for field in table.schema_arrow
+            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
+        ]
+        named = [name for name in _COLUMNS if name in texts] or (texts if len(texts) == 1 else [])
+        if not named:
+            raise PolyadicError(f"{url}: expected a text column called {', '.join(_COLUMNS)}; it has {texts}")
+        row = 0
+        for batch in table.iter_batches(_CHUNK, columns=named[:1]):
+            for name in batch.column(0).to_pylist():
+                row += 1
+                if not name or "\0" in name or len(name) > _LONGEST:
+                    raise PolyadicError(f"{url}, row {row}: {named[0]} is not a path or URL: {str(name)[:40]!r}")
+                yield name
 
 
 def read_archive(entry: Entry) -> Iterator[tuple[str, bytes | str]]:
@@ -232,7 +228,9 @@ def read_archive(entry: Entry) -> Iterator[tuple[str, bytes | str]]:
                     else:
                         yield name, content.read()
                     names.add(member.name)
-        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        except Exception as error:  # a damaged archive raises almost anything
+            if isinstance(error, MemoryError):
+                raise
             if not names:
                 raise PolyadicError(f"{entry.image} is not a readable archive ({reason(error)})") from error
             yield entry.image, f"{entry.image} is cut off or damaged after {len(names):,} photos ({reason(error)})"

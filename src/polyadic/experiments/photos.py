@@ -293,7 +293,7 @@ class PhotoLog:
             try:
                 record = json.loads(line)
                 name, made = record["image"], record["made"]
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise self._foreign(number) from error
             if not isinstance(name, str):
                 raise self._foreign(number)

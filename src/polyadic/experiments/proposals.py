@@ -22,7 +22,7 @@ from polyadic.evaluation.average_precision import average_precision
 from polyadic.evaluation.ceiling import Ceiling
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.runs import change_data
-from polyadic.files import LOCK_FILE, check_output, check_place, find_model, lock_folder
+from polyadic.files import LOCK_FILE, check_output, check_place, find_model, identify, lock_folder
 from polyadic.io.records import read_detections, write_detections
 from polyadic.model.storage import pick_device
 from polyadic.pretrained import DETECTOR, detector_folder
@@ -67,6 +67,7 @@ def detect_split(
     """
     out = Path(out).expanduser()
     parts = out.with_name(f"{out.name}.parts")
+    check_place(out, option="--out", inputs=identify([None if beside is None else Path(beside)]))
     _check_out(out, parts, resume, overwrite)
     config, folder = _open_detector(Path(run).expanduser(), dataset, root)
     data = load_split(config, split, config.data.pictures)
@@ -126,7 +127,6 @@ def folder_name(run: str | Path) -> str:
 def _check_out(out: Path, parts: Path, resume: bool, overwrite: bool) -> None:
     if out.suffix not in (".safetensors", ".jsonl"):
         raise PolyadicError(f"proposals are written as .safetensors (with class distributions) or .jsonl, got {out}")
-    check_place(out, option="--out")
     if overwrite:
         check_output(out, "records", option="--out", replace=True)
         others = [path.name for path in parts.glob("*") if not re.fullmatch(rf"[0-9a-f]{{16}}|\{LOCK_FILE}", path.name)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from polyadic.evaluation.compare import Comparison, compare
 from polyadic.evaluation.misses import Misses
 from polyadic.evaluation.protocol import FREE_K, Protocol, Recall, Recalls
 from polyadic.experiments.results import FREE, RunScores
-from polyadic.files import WEIGHTS, check_place
+from polyadic.files import WEIGHTS, check_place, parse_json
 from polyadic.io.records import read_detections, write_relations
 from polyadic.model.relation_model import PRECISION, RelationModel
 from polyadic.model.scoring import ALL, ScoredPairs, ScoreTerms
@@ -36,6 +35,7 @@ from polyadic.training import run_config, train
 from polyadic.training.examples import BoxSource, load_split, load_training, pictures_of
 from polyadic.training.proposals import FOUND, detected
 from polyadic.training.region_cache import FeatureCache, Regions
+from polyadic.training.run import log_entry
 from polyadic.training.stages import score_scenes
 
 Setting = tuple[int | None, ScoreTerms]  # k triplets per pair (None: any number), and the terms of f_spo
@@ -144,9 +144,10 @@ def best_of(folder: Path) -> dict[str, Any]:
     path = folder / "model" / WEIGHTS
     try:
         with safe_open(path, framework="pt") as file:
-            about: dict[str, Any] = json.loads((file.metadata() or {})["about"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+            text = (file.metadata() or {})["about"]
+    except (SafetensorError, OSError, KeyError) as error:
         raise PolyadicError(f"{path} cannot be read: it is damaged or truncated ({error})") from error
+    about: dict[str, Any] = parse_json(text.encode(), f"{path}, about", dict[str, Any])
     return about
 
 
@@ -156,10 +157,10 @@ def training_seconds(folder: Path) -> float:
     path = folder / "log.jsonl"
     if not path.exists():
         return math.nan  # the log could not be written
-    for line in path.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        if entry["event"] == "step":
-            now = float(entry["seconds"])
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        entry = log_entry(line)
+        if entry is not None and entry.event == "step":
+            now = entry.numbers.get("seconds", last)
             total += now - last if now > last else now  # the clock restarts with each epoch
             last = now
         else:

@@ -15,6 +15,7 @@ pyarrow is an optional extra.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,18 @@ def arrow() -> Any:
     except ImportError as error:
         raise PolyadicError("Parquet files need pyarrow: pip install 'polyadic[scale]'") from error
     return pa
+
+
+@contextmanager
+def complete(text: str) -> Iterator[None]:
+    """Raise `text` with the reason, on one line, for whatever pyarrow raises while it reads a damaged file."""
+    pa = arrow()
+    try:
+        yield
+    except (pa.ArrowException, OSError, TypeError, ValueError) as error:
+        if isinstance(error, PolyadicError):
+            raise
+        raise PolyadicError(f"{text} ({' '.join(str(error).split()):.160})") from error
 
 
 def relations_schema(about: Mapping[str, str] | None = None) -> pa.Schema:
@@ -84,23 +97,18 @@ def read_parquet(path: Path, vocabulary: Vocabulary, images: frozenset[str] = fr
     A photo gets the name in `images` that is the longest end of its path, if need be without suffix.
     """
     pa = arrow()
-    try:
-        with pa.parquet.ParquetFile(path) as file:
-            missing = [name for name in ("image", "boxes", "relations") if name not in file.schema_arrow.names]
-            if missing:
-                raise PolyadicError(f"{path}: no column {missing[0]!r}; expected a file of `polyadic predict --engine`")
-            row = 0
-            for batch in file.iter_batches(ROWS, columns=_READ):
-                for record in batch.to_pylist():
-                    row += 1
-                    if record.pop("error", None) is None:
-                        with located(f"{path.name}, row {row}"):
-                            relations = _to_relations(record, vocabulary, images)
-                        yield relations
-    except (pa.ArrowException, OSError) as error:
-        raise PolyadicError(
-            f"{path} cannot be read: it is damaged or cut off ({str(error).splitlines()[0]})"
-        ) from error
+    with complete(f"{path} cannot be read: it is damaged or cut off"), pa.parquet.ParquetFile(path) as file:
+        missing = [name for name in ("image", "boxes", "relations") if name not in file.schema_arrow.names]
+        if missing:
+            raise PolyadicError(f"{path}: no column {missing[0]!r}; expected a file of `polyadic predict --engine`")
+        row = 0
+        for batch in file.iter_batches(ROWS, columns=_READ):
+            for record in batch.to_pylist():
+                row += 1
+                if record.pop("error", None) is None:
+                    with located(f"{path.name}, row {row}"):
+                        relations = _to_relations(record, vocabulary, images)
+                    yield relations
 
 
 def _to_relations(record: dict[str, Any], vocabulary: Vocabulary, images: frozenset[str]) -> Relations:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from polyadic.files import parse_json
 from polyadic.io.published import located
 from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN, LabelMap, LabelReader
@@ -20,6 +21,8 @@ from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 FORMAT = "polyadic detections 1"
 # `told` (a name of the file format): whether an image has class distributions, whose rows are in `distribution`
 _COLUMNS = {"boxes": "f8", "scores": "f8", "offsets": "i8", "labels": "i4", "distribution": "f2", "told": "u1"}
+_WHOLE = frozenset(("I8", "I16", "I32", "I64", "U8", "U16", "U32"))  # safetensors' names of types
+_REAL = frozenset(("F16", "F32", "F64"))
 _SOURCE = "source"  # a column of files with boxes of several detectors: an index into the header's `sources`, or -1
 
 
@@ -103,11 +106,9 @@ def _sources(path: Path, file: Any, total: int) -> tuple[np.ndarray, np.ndarray]
     """Read the names of the detectors and which of them saw each box; -1 where the file does not say."""
     if _SOURCE not in file.keys():  # noqa: SIM118, not a dict
         return np.zeros(0, np.str_), np.full(total, -1)
-    seen_by = file.get_tensor(_SOURCE)
-    try:
-        names = [str(name) for name in json.loads(read_header(file.metadata())["sources"])]
-    except (KeyError, TypeError, ValueError) as error:
-        raise PolyadicError(f"{path.name}: damaged header ({error})") from error
+    column = file.get_slice(_SOURCE)
+    names = parse_json(_text(path, read_header(file.metadata()), "sources"), f"{path.name}, sources", list[str])
+    seen_by = file.get_tensor(_SOURCE) if column.get_dtype() in _WHOLE else np.zeros(0)
     if seen_by.shape != (total,) or (total and not -1 <= seen_by.min() <= seen_by.max() < len(names)):
         raise PolyadicError(f"{path.name}: source does not number the {len(names)} detectors of the header")
     return np.array(names, np.str_), seen_by
@@ -120,21 +121,27 @@ def _rows(column: Any, start: int, end: int) -> np.ndarray:
 
 def read_header(metadata: Mapping[str, str]) -> dict[str, str]:
     """Get the header's texts: `format`, `vocabulary`, `images`, `sizes`, `about`; older files have them bare."""
-    return dict(json.loads(metadata["polyadic"])) if "polyadic" in metadata else dict(metadata)
+    if "polyadic" not in metadata:
+        return dict(metadata)
+    texts: dict[str, str] = parse_json(metadata["polyadic"].encode(), "its header", dict[str, str])
+    return texts
+
+
+def _text(path: Path, texts: Mapping[str, str], name: str) -> bytes:
+    if name not in texts:
+        raise PolyadicError(f"{path.name}: damaged header, without {name!r}")
+    return texts[name].encode("utf-8", "surrogatepass")
 
 
 def _header(path: Path, metadata: Mapping[str, str]) -> tuple[list[str], list[tuple[float, float] | None], Vocabulary]:
-    try:
+    with located(path.name):
         texts = read_header(metadata)
-        if texts.get("format") != FORMAT:
-            raise PolyadicError(f"{path.name} does not hold detections; its header says {texts.get('format')!r:.40}")
-        names, sizes = [str(name) for name in json.loads(texts["images"])], json.loads(texts["sizes"])
-        frames = [None if size is None else (float(size[0]), float(size[1])) for size in sizes]
-        vocabulary = Vocabulary.from_json(texts["vocabulary"])
-    except PolyadicError:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise PolyadicError(f"{path.name}: damaged header ({error})") from error
+    if texts.get("format") != FORMAT:
+        raise PolyadicError(f"{path.name} does not hold detections; its header says {texts.get('format')!r:.40}")
+    names = parse_json(_text(path, texts, "images"), f"{path.name}, images", list[str])
+    frames = parse_json(_text(path, texts, "sizes"), f"{path.name}, sizes", list[tuple[float, float] | None])
+    with located(path.name):
+        vocabulary = Vocabulary.from_json(texts.get("vocabulary", ""))
     return names, frames, vocabulary
 
 
@@ -145,16 +152,19 @@ def _check(
     missing = next((name for name in _COLUMNS if name not in file.keys()), None)  # noqa: SIM118, not a dict
     if missing:
         raise PolyadicError(f"{path.name}: no column {missing!r} of detections")
+    for name, kind in _COLUMNS.items():
+        column, axes = file.get_slice(name), 2 if name in ("boxes", "distribution") else 1
+        if column.get_dtype() not in (_REAL if kind[0] == "f" else _WHOLE) or len(column.get_shape()) != axes:
+            raise PolyadicError(f"{path.name}: {name} is {column.get_dtype()} {column.get_shape()}, not of detections")
     offsets, has_distribution, labels = (file.get_tensor(name) for name in ("offsets", "told", "labels"))
-    total = len(labels)
-    rows = (
-        int(np.diff(offsets)[has_distribution.astype(bool)].sum()) if len(offsets) == len(has_distribution) + 1 else -1
-    )
-    shapes = {name: file.get_slice(name).get_shape() for name in _COLUMNS}
+    offsets = offsets.astype(np.int64)
+    images, total = len(has_distribution), len(labels)
+    if len(offsets) != images + 1 or offsets[0] != 0 or offsets[-1] != total or (np.diff(offsets) < 0).any():
+        raise PolyadicError(f"{path.name}: offsets do not divide {total} boxes among {images} images")
+    rows = int(np.diff(offsets)[has_distribution.astype(bool)].sum())
     expected = {"boxes": [total, 4], "scores": [total], "distribution": [rows, len(vocabulary.objects)]}
-    fits = all(shapes[name] == shape for name, shape in expected.items())
-    fits = fits and all(len(values) == len(has_distribution) for values in lists)
-    if not fits or offsets[0] != 0 or offsets[-1] != total or (np.diff(offsets) < 0).any():
+    fits = all(file.get_slice(name).get_shape() == shape for name, shape in expected.items())
+    if not fits or any(len(values) != images for values in lists):
         raise PolyadicError(f"{path.name}: columns of different lengths; is it cut off, or from another program?")
     if total and not UNKNOWN <= labels.min() <= labels.max() < len(vocabulary.objects):
         raise PolyadicError(f"{path.name}: labels outside the {len(vocabulary.objects)} classes of its vocabulary")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +31,7 @@ from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import BoxSource
 from polyadic.training.proposals import FOUND, detected
+from polyadic.training.run import log_entry
 
 POINTS = 300  # of a curve
 CLASSES = 12  # of the confusion view
@@ -164,18 +164,19 @@ class RunView:
         """Read the training log: losses of steps, thinned, and held-out metrics of epochs, by stage."""
         path = self.run.folder / "log.jsonl"
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-        entries = [entry for line in lines if (entry := _parse(line)) is not None]
+        entries = [entry for line in lines if (entry := log_entry(line)) is not None and "loss" in entry.numbers]
         curves = []
-        for stage in dict.fromkeys(entry["stage"] for entry in entries):
-            some = [entry for entry in entries if entry["stage"] == stage]
-            steps = [[entry["total"], entry["loss"]] for entry in some if entry["event"] == "step"]
+        for stage in dict.fromkeys(entry.stage for entry in entries):
+            some = [entry for entry in entries if entry.stage == stage]
+            steps = [[entry.total, entry.numbers["loss"]] for entry in some if entry.event == "step"]
             epochs = [
-                {name: x for name, x in entry.items() if name == "total" or "loss" in name or name.startswith("R@")}
+                {name: x for name, x in entry.numbers.items() if "loss" in name or name.startswith("R@")}
+                | {"total": entry.total}
                 for entry in some
-                if entry["event"] == "epoch"
+                if entry.event == "epoch"
             ]
             thinned = steps[:: max(1, len(steps) // POINTS)]
-            curves.append({"stage": str(stage), "steps": thinned, "epochs": epochs})
+            curves.append({"stage": stage, "steps": thinned, "epochs": epochs})
         return curves
 
     def describe(self) -> dict[str, Any]:
@@ -219,15 +220,6 @@ class RunView:
                 for at, triplet in enumerate(scene.triplets.tolist())
             ],
         }
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    """Parse a line of the training log; the last one may be cut off."""
-    try:
-        entry: dict[str, Any] = json.loads(line)
-        return entry if {"stage", "event", "total", "loss"} <= set(entry) else None
-    except (ValueError, TypeError):
-        return None
 
 
 def _number(value: float) -> float | None:

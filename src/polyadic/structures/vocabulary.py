@@ -83,7 +83,7 @@ class Vocabulary:
         try:
             names = json.loads(text)
             return cls(objects=tuple(names["objects"]), predicates=tuple(names["predicates"]))
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
             raise PolyadicError(
                 f'Vocabulary: expected JSON {{"objects": [...], "predicates": [...]}}, got {text[:60]!r} ({error!r})'
             ) from error

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -250,13 +251,32 @@ def _add_scalars(board: IO[bytes], numbers: Mapping[str, float], step: int) -> N
     board.flush()
 
 
-def _is_before(line: str, checkpoint: Checkpoint) -> bool:
-    """Tell whether an entry is of work that is done. The last line may be cut off; validation ends an epoch."""
+class LogEntry(msgspec.Struct):
+    """What every entry of the log has; `numbers` are the loss, the metrics and the seconds."""
+
+    event: str
+    stage: str
+    total: int
+    numbers: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+def log_entry(line: str) -> LogEntry | None:
+    """Parse a line of the log; None if it is damaged, as the last one may be."""
     try:
-        entry = json.loads(line)
-        total, epoch = entry["total"], entry["event"] == "epoch"
-    except (ValueError, KeyError, TypeError):
+        values = msgspec.json.decode(line.encode("utf-8", "replace"), type=dict[str, Any])
+        entry = msgspec.convert(values, LogEntry)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    entry.numbers = {name: float(x) for name, x in values.items() if type(x) is float or type(x) is int}
+    return entry
+
+
+def _is_before(line: str, checkpoint: Checkpoint) -> bool:
+    """Tell whether an entry is of work that is done; validation ends an epoch."""
+    entry = log_entry(line)
+    if entry is None:
         return False
+    total, epoch = entry.total, entry.event == "epoch"
     return bool(total < checkpoint.total or (total == checkpoint.total and not (epoch and checkpoint.step)))
 
 

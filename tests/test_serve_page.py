@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from serve_cases import ROOT, Served, Visitor, browser, needs_browser, served
+from tiny_runs import Command
 
 pytestmark = needs_browser
 
@@ -24,12 +26,10 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    from polyadic import RelationModel, load_detector
     from polyadic.serve.answers import Answerer
     from polyadic.serve.app import Page
 
-    model = RelationModel.pretrained()
-    with served(Page(Answerer(model, load_detector("vrd-detector", model.vocabulary)))) as running:
+    with served(Page(Answerer.open())) as running:
         yield running
 
 
@@ -57,6 +57,33 @@ def test_a_dropped_photo_gets_boxes_arrows_and_a_list(visitor: Visitor) -> None:
     assert page.locator(".arrow").count() == min(8, len(visitor.words()))
     assert page.locator("#list li").first.locator(".part").count() == 4  # detector, psi_c, psi_u, P(X_sel)
     assert page.locator("#stage image").get_attribute("href").startswith("blob:")
+
+
+def test_an_untouched_photo_has_the_answers_of_predict_also_after_undo(visitor: Visitor, command: Command) -> None:
+    lines = command("predict", ROOT / "examples" / "astronaut.jpg", "--json").out.splitlines()
+    expected = [
+        (x["subject"]["name"], x["predicate"], x["object"]["name"], 100 * x["probability"])
+        for x in json.loads(lines[0])["relations"]
+    ]
+    page = visitor.page
+    page.evaluate(DROP, list((ROOT / "examples" / "astronaut.jpg").read_bytes()))
+    page.wait_for_selector("#list li")
+    before = visitor.words()
+    shown = [re.sub(r" \d+(?= )", "", line) for line in before]  # person 2 -> person
+    assert len(shown) == len(expected) > 5
+    for line, (*names, percent) in zip(shown, expected, strict=True):
+        words, _, number = line.split("%")[0].rpartition(" ")
+        assert words == " ".join(names)
+        assert float(number) == pytest.approx(percent, rel=0.05)  # two digits
+    assert "vrd-photos" in page.inner_text("#status")
+    page.locator(".box").first.focus()
+    page.keyboard.press("ArrowDown")
+    visitor.wait_for_change(before)
+    assert "vrd-photos" in page.inner_text("#status")
+    page.keyboard.press("Control+z")
+    visitor.wait_for(before)
+    visitor.open_example()  # with boxes drawn by hand
+    visitor.until("document.querySelector('#status').textContent.includes('vrd-boxes')")
 
 
 def test_the_distribution_follows_while_a_box_is_dragged(visitor: Visitor) -> None:

@@ -22,7 +22,7 @@ from polyadic.experiments.runs import K, OpenRun, evaluate_run, open_run, predic
 from polyadic.experiments.table4 import PAPER as ABLATION
 from polyadic.experiments.table4 import PHRASES
 from polyadic.model.scoring import ALL
-from polyadic.serve.answers import Answerer
+from polyadic.serve.answers import Answerer, Opened
 from polyadic.serve.guard import RefusedError, hide_folders
 from polyadic.serve.messages import OpenRequest
 from polyadic.structures.detections import Detections
@@ -48,6 +48,10 @@ class RunView:
     report: dict[str, Any] | None = None
     problem: str = ""
     predictions: list[tuple[Scene, Relations, dict[str, int]]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.run.folder.resolve().name
 
     @classmethod
     def open(cls, folder: Path, detections: Path | None) -> RunView:
@@ -184,7 +188,7 @@ class RunView:
             {"name": scene.name, "truths": len(scene.relations), **counts} for scene, _, counts in self.predictions
         ]
         return {
-            "run": self.run.folder.resolve().name,
+            "run": self.name,
             "curves": self.curves(),
             "report": self.report,
             "problem": self.problem,
@@ -201,7 +205,7 @@ class RunView:
         photo = None  # the boxes alone are shown where there is no picture
         if scene.has_picture():
             with suppress(PolyadicError):
-                photo = answerer.shelf.put(scene.photo())
+                photo = answerer.shelf.put(Opened(scene.photo()))
         record = shown.to_dict()
         names = self.run.data.vocabulary
         for relation, hit in zip(record["relations"], np.asarray(hits.any(1)).tolist(), strict=True):

@@ -86,9 +86,10 @@ export async function createRun(root, { failed, say }) {
 
   async function open(number) {
     try {
-      const found = await post("/api/run/open", { number });
+      const again = () => post("/api/run/open", { number });
+      const found = await again();
       const url = await photoUrl(found.photo);
-      openScene({ photo: { image: found.image, size: found.size, id: found.photo, url }, boxes: found.boxes.map(({ box, label, score }) => ({ box, label, score: score ?? 1 })), truth: { annotations: found.truth, hits: [] }, quiet: true });
+      openScene({ photo: { image: found.image, size: found.size, id: found.photo, url, again }, boxes: found.boxes.map(({ box, label, score }) => ({ box, label, score: score ?? 1 })), truth: { annotations: found.truth, hits: [] }, quiet: true });
       const ids = state.boxes.map((box) => box.id);
       const relations = found.relations.map((x) => ({ ...x, subject: ids[x.subject.box], object: ids[x.object.box] }));
       state.truth.hits = relations.filter((x) => x.hit);

@@ -246,6 +246,51 @@ def test_sliders_change_what_is_answered(visitor: Visitor) -> None:
     visitor.wait_for_change(shown)
 
 
+def test_a_model_that_sees_pixels_answers_for_the_photo_and_gets_it_again(chromium: Any) -> None:
+    """The boxes stay where they are and the photo changes: so do the answers, and they are those of predict."""
+    from model_cases import model_of
+
+    from polyadic.serve.answers import Answerer
+    from polyadic.serve.app import Page
+    from polyadic.structures.detections import Detections
+    from polyadic.structures.images import Photo
+
+    model = model_of("pixels", **{"ranking.nms": 0.7})
+    for weights in (*model.head.parameters(), *model.features.parameters()):
+        weights.data.mul_(3)  # so that pixels matter, without training
+
+    def detect(photo: Photo) -> Detections:
+        boxes = np.array([[0.1, 0.1, 0.5, 0.9], [0.3, 0.4, 0.9, 0.9], [0.5, 0.0, 0.7, 0.3], [0.11, 0.1, 0.5, 0.9]])
+        scores = np.array([0.9, 0.8, 0.7, 0.3])  # the last one is the first one again
+        return Detections(photo.name, boxes * np.tile(photo.size, 2), np.array([0, 1, 2, 0]), scores, photo.size)
+
+    model.set_detector(detect)
+    answerer = Answerer(model, detect)
+    with (ROOT / "examples" / "astronaut.jpg").open("rb") as file:
+        original = file.read()
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(original)).rotate(180).save(buffer, "PNG")
+    with served(Page(answerer)) as server, Visitor(chromium, server, expect_errors=True) as visitor:
+        page, shown = visitor.page, []
+        assert not page.is_visible("#empty")  # boxes alone are nothing for it
+        assert page.locator("#examples option").count() == 2
+        visitor.slide("top", 30)
+        for content in (original, buffer.getvalue()):
+            page.evaluate(DROP, list(content))
+            visitor.wait_for_change(shown)
+            shown = visitor.words()
+            expected = model.predict(Image.open(io.BytesIO(content)), top=30)
+            assert [line.split()[:3] for line in shown] == [list(x.names) for x in expected]
+        assert page.locator(".box").count() == 3
+        answerer.shelf.photos.clear()  # other tabs have opened photos
+        page.locator(".box").first.focus()
+        for _ in range(12):
+            page.keyboard.press("ArrowRight")
+        visitor.wait_for_change(shown)
+        assert page.is_hidden("#banner")
+        assert all("410" in text for text in visitor.problems)
+
+
 def test_a_wrong_file_is_one_line_and_the_page_goes_on(chromium: Any, server: Served, tmp_path: Path) -> None:
     (tmp_path / "evil <img src=x onerror=alert(1)>.svg").write_text("<svg><script>alert(1)</script></svg>")
     with Visitor(chromium, server, expect_errors=True) as visitor:  # chromium reports the status 422

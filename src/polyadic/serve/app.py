@@ -146,7 +146,9 @@ class Page:
             "detects": self.answerer.detector is not None,
             "objects": list(vocabulary.objects),
             "predicates": list(vocabulary.predicates),
-            "examples": [{"name": x["name"], "title": x["title"]} for x in examples()],
+            "examples": [
+                {"name": x["name"], "title": x["title"]} for x in examples() if "photo" in x or model.backbone is None
+            ],
             "limits": {"boxes": MOST_BOXES, "bytes": MOST_BYTES},
         }
 

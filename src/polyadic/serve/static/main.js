@@ -1,6 +1,6 @@
 // The page: opens photos, asks for relations while boxes move, and puts the parts together.
 
-import { base64, get, latest, onConnection, photoUrl, post } from "./api.js";
+import { base64, get, latest, onConnection, photoUrl, post, useAddress } from "./api.js";
 import { createAnnotate } from "./annotate.js";
 import { createAsk } from "./ask.js";
 import { byId, h, refill } from "./dom.js";
@@ -24,11 +24,18 @@ function warn(text) {
   banner.hidden = !text;
 }
 
-onConnection((online, text) => warn(online ? "" : text));
+onConnection((online, text, refused) => {
+  warn(text);
+  byId("renew").hidden = !refused;
+});
+byId("address").addEventListener("change", (event) => {
+  if (!useAddress(event.target.value)) return warn("No token in this text: paste the whole address that polyadic serve printed.");
+  event.target.value = "";
+});
 
 /** A request failed: say why. */
 function failed(error) {
-  if (error.status !== 401) warn(`${error.message[0]?.toUpperCase() ?? ""}${error.message.slice(1)}`);
+  warn(`${error.message[0]?.toUpperCase() ?? ""}${error.message.slice(1)}`);
 }
 
 async function open(message, busy) {
@@ -212,6 +219,7 @@ async function start() {
   byId("predicates").append(...predicates.map((value) => h("option", { value })));
   byId("examples").append(...examples.map(({ name, title }) => h("option", { value: name }, title)));
   byId("api-link").href = `/static/api.html${location.search}`;
+  byId("empty").hidden = state.about.pixels; // such a model needs a photo
   changed("about");
   document.body.dataset.ready = "true";
   if (state.about.folder) await createFolder(byId("folder"), { failed, say });

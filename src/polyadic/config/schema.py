@@ -90,6 +90,7 @@ class HeadConfig:
     dropout: Share = _ours(0.5, "as in VGG16; the paper does not say")
     input_dropout: Share = _ours(0.0, "on the input features")
     context: bool = _ours(False, "subject and object branches see the pair too, and run once per pair")
+    compile: bool = _ours(False, "train with torch.compile; pays off on a GPU, and for many epochs")
     labels: bool = _ours(False, "ψ_c is P(s | box) P(o | box), one classifier for both; the prior gives predicates")
 
 

@@ -250,12 +250,13 @@ def test_a_model_that_sees_pixels_answers_for_the_photo_and_gets_it_again(chromi
     """The boxes stay where they are and the photo changes: so do the answers, and they are those of predict."""
     from model_cases import model_of
 
+    from polyadic.experiments.table1 import with_config
     from polyadic.serve.answers import Answerer
     from polyadic.serve.app import Page
     from polyadic.structures.detections import Detections
     from polyadic.structures.images import Photo
 
-    model = model_of("pixels", **{"ranking.nms": 0.7})
+    model = with_config(model_of("pixels"), {"ranking.nms": 0.7})
     for weights in (*model.head.parameters(), *model.features.parameters()):
         weights.data.mul_(3)  # so that pixels matter, without training
 
@@ -271,7 +272,7 @@ def test_a_model_that_sees_pixels_answers_for_the_photo_and_gets_it_again(chromi
     buffer = io.BytesIO()
     Image.open(io.BytesIO(original)).rotate(180).save(buffer, "PNG")
     with served(Page(answerer)) as server, Visitor(chromium, server, expect_errors=True) as visitor:
-        page, shown = visitor.page, []
+        page, shown = visitor.page, list[str]()
         assert not page.is_visible("#empty")  # boxes alone are nothing for it
         assert page.locator("#examples option").count() == 2
         visitor.slide("top", 30)

@@ -66,7 +66,8 @@ def distinct(
     """Choose the boxes to show to a person: the rows of the surest ones, one per place. A model may read all."""
     sure = np.flatnonzero(detections.scores >= least)
     best = sure[suppress(detections.boxes[sure], detections.scores[sure], overlap)]
-    return best[np.argsort(-detections.scores[best], kind="stable")[:most]]
+    chosen: np.ndarray = best[np.argsort(-detections.scores[best], kind="stable")[:most]]
+    return chosen
 
 
 def input_size(given: Any) -> tuple[int, int] | None:

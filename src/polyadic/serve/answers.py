@@ -139,7 +139,7 @@ class Answerer:
         (name, model), *others = [
             (name, RelationModel.pretrained(name).eval()) for name in dict.fromkeys((model_for([]), model_for([word])))
         ]
-        return cls(model, _load(word, model), name, *others)
+        return cls(model, _load(word, model), name, others[0] if others else None)
 
     @property
     def _for_photos(self) -> tuple[str, RelationModel]:

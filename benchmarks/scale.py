@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-IMAGES, BOXES, RELATIONS = 108_073, 1_145_398, 622_705  # of VG-SGG.h5
+IMAGES, BOXES, RELATIONS = 108_073, 1_145_398, 622_705  # as in VG150; boxes and relations approximately
 COLUMNS = (
     "what",
     "engine",

@@ -104,11 +104,13 @@ def served(page: Any) -> Iterator[Served]:
 
 
 @contextmanager
-def process(*arguments: str | Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], Served]]:
+def process(
+    *arguments: str | Path, port: int = 0, token: str = TOKEN
+) -> Iterator[tuple[subprocess.Popen[str], Served]]:
     """Start the command itself; it is killed at the end, if it still runs."""
     code = "from polyadic.cli import main; main()"
     words = ["serve", "--no-browser", "--port", str(port), *map(str, arguments)]
-    environment = {**os.environ, "POLYADIC_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "POLYADIC_TOKEN": token, "OMP_NUM_THREADS": "1"}
     running = subprocess.Popen(
         [sys.executable, "-c", code, *words],
         stdout=subprocess.PIPE,
@@ -120,7 +122,7 @@ def process(*arguments: str | Path, port: int = 0) -> Iterator[tuple[subprocess.
         assert running.stdout is not None
         line = running.stdout.readline()
         assert "http://127.0.0.1:" in line, line + running.stdout.read()
-        yield running, Served(int(line.split("127.0.0.1:")[1].split("/")[0]))
+        yield running, Served(int(line.split("127.0.0.1:")[1].split("/")[0]), token)
     finally:
         running.kill()
         running.wait()

@@ -78,6 +78,49 @@ def test_relations_are_those_of_predict(server: Served, model: RelationModel, de
     assert ours["boxes"][2]["names"][0]["probability"] == pytest.approx(label[2].max())
 
 
+def test_boxes_by_hand_are_answered_by_the_model_of_given_boxes() -> None:
+    answerer = Answerer.open()
+    content = (ROOT / "examples" / "astronaut.jpg").read_bytes()
+    with served(Page(answerer)) as server:
+        found = server.post("/api/detect", photo(content, "a.jpg"))
+        scene = {"size": found["size"], "photo": found["photo"]}
+
+        def ask(boxes: list[dict[str, Any]]) -> tuple[str, list[tuple[int, str, int, float]]]:
+            record = server.post("/api/relations", {**scene, "boxes": boxes})
+            assert len(record["boxes"]) == len(boxes)
+            rows = [
+                (x["subject"]["box"], x["predicate"], x["object"]["box"], x["probability"]) for x in record["relations"]
+            ]
+            return record["model"], rows
+
+        boxes = found["boxes"]
+        model, whole = ask(boxes)
+        opened = answerer.shelf.get(found["photo"])
+        assert opened.found is not None
+        assert model == "vrd-photos"
+        assert len(opened.found) > len(boxes)  # weak ones are evidence, but not shown
+        moved = [{**boxes[0], "box": [x + 0.1 for x in boxes[0]["box"]]}, *boxes[1:]]
+        model, changed = ask(moved)
+        shown = opened.found.take(np.array(opened.rows))
+        expected = RelationModel.pretrained("vrd-photos").predict(None, shown)
+        assert model == "vrd-photos"
+        assert changed != whole
+        assert [x[:3] for x in changed] == [(x.pair[0], x.names[1], x.pair[1]) for x in expected]
+        assert [x[3] for x in changed] == pytest.approx([x.probability for x in expected], rel=0.02)
+        mine = [{"box": box["box"], "label": box["label"]} for box in boxes]
+        assert ask([mine[0], *boxes[1:]])[0] == "vrd-photos"
+        model, hand = ask(mine)
+        assert model == "vrd-boxes"
+        assert hand == ask([{**box, "score": 1.0} for box in boxes])[1]
+        for pair in ([0, 1], [len(boxes) - 1, 0]):  # numbers are those of the page, also among hidden boxes
+            asked = server.post("/api/ask", {**scene, "boxes": boxes, "pair": pair})
+            assert [asked["subject"], asked["object"]] == [boxes[at]["label"] for at in pair]
+        fixed = server.post("/api/ask", {**scene, "boxes": boxes, "fix": {"box": len(boxes) - 1, "label": "dog"}})
+        assert fixed["boxes"][-1]["names"][0]["name"] == "dog"
+        answerer.shelf.photos.clear()
+        assert server.error("/api/relations", {**scene, "boxes": boxes})[0] == 410
+
+
 def test_rank_and_prior_change_what_is_answered(server: Served, model: RelationModel, detections: Detections) -> None:
     ours = server.post("/api/relations", {**SCENE, "options": {"rank": 2, "prior": 0.7, "order": "likely", "top": 3}})
     from dataclasses import replace

@@ -103,6 +103,31 @@ def test_a_page_survives_the_death_of_its_server(chromium: Any) -> None:
                 assert page.locator(".box").count() == 4
 
 
+def test_a_server_with_another_token_is_told_and_nothing_is_lost(chromium: Any, tmp_path: Path) -> None:
+    folder = photo_folder(tmp_path / "photos")
+    with process(folder) as (running, server), Visitor(chromium, server, expect_errors=True) as visitor:
+        page = visitor.page
+        page.wait_for_selector(".box")
+        running.kill()
+        running.wait()
+        boxes = page.locator(".box").count()
+        page.locator(".box").first.focus()
+        page.keyboard.press("Delete")
+        page.wait_for_selector("#banner:has-text('does not answer')")
+        with process(folder, port=server.port, token="another-token-of-it") as (_, again):
+            page.wait_for_selector("#banner:has-text('still on this page')")
+            page.fill("#address", "http://127.0.0.1")
+            page.keyboard.press("Enter")
+            page.wait_for_selector("#banner:has-text('whole address')")
+            page.fill("#address", f"polyadic serve: {again.url}")
+            page.keyboard.press("Enter")
+            page.wait_for_selector("#saved:text-is('Saved')")  # what was done meanwhile
+            page.wait_for_selector("#banner", state="hidden")
+            page.wait_for_selector("#renew", state="hidden")
+            assert len(again.post("/api/folder/open", {"number": 0})["boxes"]) == boxes - 1
+            assert page.url == again.url
+
+
 @pytest.fixture(scope="module")
 def vrd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vrd")
@@ -160,6 +185,26 @@ def test_photos_of_a_run_agree_with_its_table(vrd_run: Path) -> None:
     confusion = report["report"]["confusion"]
     for row, none, total in zip(confusion["counts"], confusion["none"], confusion["totals"], strict=True):
         assert sum(row) + none <= total
+
+
+def test_the_scores_of_a_run_are_kept_beside_it(vrd_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyadic.experiments.runs import RUN_FILES
+    from polyadic.serve import run
+
+    (vrd_run / "page.json").unlink(missing_ok=True)  # of the tests before
+    views = [run.RunView.open(vrd_run, None) for _ in range(3)]
+    assert views[0].describe()["photos"] == []
+    views[0].evaluate()
+    assert "of 8" in views[0].describe()["place"]
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "evaluate_run", None)  # it cannot be called
+        views[1].evaluate()
+    assert views[1].describe()["report"] == views[0].describe()["report"]
+    assert views[1].photos == views[0].photos
+    (vrd_run / "page.json").write_text("{")
+    views[2].evaluate()  # a damaged file is measured again
+    assert (views[2].problem, views[2].report) == ("", views[0].report)
+    assert {path.name for path in vrd_run.iterdir()} <= RUN_FILES  # so `train --overwrite` may replace the run
 
 
 def test_the_page_is_usable_at_360_pixels_and_in_the_dark(chromium: Any) -> None:

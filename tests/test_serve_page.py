@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from serve_cases import ROOT, Served, Visitor, browser, needs_browser, served
+from tiny_runs import Command
 
 pytestmark = needs_browser
 
@@ -24,12 +26,10 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    from polyadic import RelationModel, load_detector
     from polyadic.serve.answers import Answerer
     from polyadic.serve.app import Page
 
-    model = RelationModel.pretrained()
-    with served(Page(Answerer(model, load_detector("vrd-detector", model.vocabulary)))) as running:
+    with served(Page(Answerer.open())) as running:
         yield running
 
 
@@ -57,6 +57,33 @@ def test_a_dropped_photo_gets_boxes_arrows_and_a_list(visitor: Visitor) -> None:
     assert page.locator(".arrow").count() == min(8, len(visitor.words()))
     assert page.locator("#list li").first.locator(".part").count() == 4  # detector, psi_c, psi_u, P(X_sel)
     assert page.locator("#stage image").get_attribute("href").startswith("blob:")
+
+
+def test_an_untouched_photo_has_the_answers_of_predict_also_after_undo(visitor: Visitor, command: Command) -> None:
+    lines = command("predict", ROOT / "examples" / "astronaut.jpg", "--json").out.splitlines()
+    expected = [
+        (x["subject"]["name"], x["predicate"], x["object"]["name"], 100 * x["probability"])
+        for x in json.loads(lines[0])["relations"]
+    ]
+    page = visitor.page
+    page.evaluate(DROP, list((ROOT / "examples" / "astronaut.jpg").read_bytes()))
+    page.wait_for_selector("#list li")
+    before = visitor.words()
+    shown = [re.sub(r" \d+(?= )", "", line) for line in before]  # person 2 -> person
+    assert len(shown) == len(expected) > 5
+    for line, (*names, percent) in zip(shown, expected, strict=True):
+        words, _, number = line.split("%")[0].rpartition(" ")
+        assert words == " ".join(names)
+        assert float(number) == pytest.approx(percent, rel=0.05)  # two digits
+    assert "vrd-photos" in page.inner_text("#status")
+    page.locator(".box").first.focus()
+    page.keyboard.press("ArrowDown")
+    visitor.wait_for_change(before)
+    assert "vrd-photos" in page.inner_text("#status")
+    page.keyboard.press("Control+z")
+    visitor.wait_for(before)
+    visitor.open_example()  # with boxes drawn by hand
+    visitor.until("document.querySelector('#status').textContent.includes('vrd-boxes')")
 
 
 def test_the_distribution_follows_while_a_box_is_dragged(visitor: Visitor) -> None:
@@ -217,6 +244,52 @@ def test_sliders_change_what_is_answered(visitor: Visitor) -> None:
     shown = visitor.words()
     page.select_option("#choice-order", "likely")
     visitor.wait_for_change(shown)
+
+
+def test_a_model_that_sees_pixels_answers_for_the_photo_and_gets_it_again(chromium: Any) -> None:
+    """The boxes stay where they are and the photo changes: so do the answers, and they are those of predict."""
+    from model_cases import model_of
+
+    from polyadic.experiments.table1 import with_config
+    from polyadic.serve.answers import Answerer
+    from polyadic.serve.app import Page
+    from polyadic.structures.detections import Detections
+    from polyadic.structures.images import Photo
+
+    model = with_config(model_of("pixels"), {"ranking.nms": 0.7})
+    for weights in (*model.head.parameters(), *model.features.parameters()):
+        weights.data.mul_(3)  # so that pixels matter, without training
+
+    def detect(photo: Photo) -> Detections:
+        boxes = np.array([[0.1, 0.1, 0.5, 0.9], [0.3, 0.4, 0.9, 0.9], [0.5, 0.0, 0.7, 0.3], [0.11, 0.1, 0.5, 0.9]])
+        scores = np.array([0.9, 0.8, 0.7, 0.3])  # the last one is the first one again
+        return Detections(photo.name, boxes * np.tile(photo.size, 2), np.array([0, 1, 2, 0]), scores, photo.size)
+
+    model.set_detector(detect)
+    answerer = Answerer(model, detect)
+    with (ROOT / "examples" / "astronaut.jpg").open("rb") as file:
+        original = file.read()
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(original)).rotate(180).save(buffer, "PNG")
+    with served(Page(answerer)) as server, Visitor(chromium, server, expect_errors=True) as visitor:
+        page, shown = visitor.page, list[str]()
+        assert not page.is_visible("#empty")  # boxes alone are nothing for it
+        assert page.locator("#examples option").count() == 2
+        visitor.slide("top", 30)
+        for content in (original, buffer.getvalue()):
+            page.evaluate(DROP, list(content))
+            visitor.wait_for_change(shown)
+            shown = visitor.words()
+            expected = model.predict(Image.open(io.BytesIO(content)), top=30)
+            assert [line.split()[:3] for line in shown] == [list(x.names) for x in expected]
+        assert page.locator(".box").count() == 3
+        answerer.shelf.photos.clear()  # other tabs have opened photos
+        page.locator(".box").first.focus()
+        for _ in range(12):
+            page.keyboard.press("ArrowRight")
+        visitor.wait_for_change(shown)
+        assert page.is_hidden("#banner")
+        assert all("410" in text for text in visitor.problems)
 
 
 def test_a_wrong_file_is_one_line_and_the_page_goes_on(chromium: Any, server: Served, tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def test_a_detector_that_can_name_any_box_names_those_of_the_others() -> None:
 def test_a_person_sees_the_surest_boxes_one_per_place() -> None:
     boxes = np.array([[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 0, 30, 10], [50, 0, 60, 10], [70, 0, 80, 10]])
     found = Detections("a", boxes, np.array([0, 1, 0, 2, 1]), np.array([0.5, 0.6, 0.1, 0.4, 0.2]), (90.0, 90.0))
-    np.testing.assert_array_equal(distinct(found).boxes, boxes[[1, 3, 4]])
-    np.testing.assert_array_equal(distinct(found, most=2).boxes, boxes[[1, 3]])
+    np.testing.assert_array_equal(found.boxes[distinct(found)], boxes[[1, 3, 4]])
+    np.testing.assert_array_equal(found.boxes[distinct(found, most=2)], boxes[[1, 3]])
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -24,7 +24,6 @@ sys.path.insert(0, str(ROOT / "tests"))
 from serve_cases import Visitor, browser, served  # noqa: E402
 from tiny_runs import call  # noqa: E402
 
-from polyadic import RelationModel, load_detector  # noqa: E402
 from polyadic.serve.answers import Answerer  # noqa: E402
 from polyadic.serve.app import Page  # noqa: E402
 from polyadic.serve.run import RunView  # noqa: E402
@@ -89,8 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", type=Path, metavar="DIR", help="every page in every look, to look at")
     asked = parser.parse_args()
-    model = RelationModel.pretrained()
-    plain = Page(Answerer(model, load_detector("vrd-detector", model.vocabulary)))
+    plain = Page(Answerer.open())
     pages: dict[str, tuple[Page, Callable[[Visitor], None]]] = {
         "serve": (plain, relations),
         "serve-ask": (plain, ask),

@@ -69,7 +69,7 @@ class Scaled:
         photos = relations = errors = failed = shown = 0
         with showing(), interruptible(), prepared(job, words, self.shard, resume=resume, overwrite=overwrite) as plan:
             if plan.repeated:
-                say(f"note: {plan.repeated:,} photos are listed more than once and related once")
+                say(f"note: {plan.repeated:,} repeated names are left out: each photo is related once")
             if len(plan.left) < plan.shards:
                 say(f"skipping {plan.shards - len(plan.left):,} of {plan.shards:,} shards that are already in {out}")
             reports = self.reports(job, plan.left)
@@ -81,7 +81,8 @@ class Scaled:
                         say(f"polyadic: shard {report.shard} failed: {report.problem}")
                     elif report.errors and shown < _SHOWN:
                         shown += 1
-                        say(f"polyadic: {report.errors:,} photos of shard {report.shard} failed: {report.first}")
+                        some = f"{report.errors:,} of {report.photos:,} photos"
+                        say(f"polyadic: {some} of shard {report.shard} failed: {report.first}")
             except Interrupted:
                 echo(f"polyadic: stopped after {photos:,} photos; continue with --resume", err=True)
                 raise typer.Exit(130) from None

@@ -9,15 +9,12 @@ import warnings
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from polyadic.cli.options import echo
 from polyadic.structures.vocabulary import PolyadicError, PolyadicWarning
-
-if TYPE_CHECKING:
-    from polyadic.model.relation_model import RelationModel
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -87,13 +84,14 @@ def command(
     with ExitStack() as stack:
         stack.callback(listening.close)
         view = None if run is None else RunView.open(run, detections)
-        loaded = _load(model, detector) if view is None else view.run.model
-        loaded.eval()  # once: two threads use it
+        if view is None:
+            answerer = Answerer.open(model, detector)
+        else:
+            answerer = Answerer(view.run.model.eval(), view.run.model.detector, view.name)
         project = None
         if folder is not None:
-            project = stack.enter_context(Project.open(folder, loaded.vocabulary, prefill))
-        names = {"model": (run or model or Path("vrd-boxes")).name}
-        page = Page(Answerer(loaded, loaded.detector), names, project, view)
+            project = stack.enter_context(Project.open(folder, answerer.model.vocabulary, prefill))
+        page = Page(answerer, project, view)
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listening.getsockname()[1]}/?token={token}"
         echo(f"polyadic serve: {address}")
@@ -112,15 +110,3 @@ def command(
             echo("polyadic: stopped", err=True)
             sys.stderr.flush()
             os._exit(130)  # at once: nothing is unsaved, and no computation is waited for
-
-
-def _load(folder: Path | None, detector: str | None) -> RelationModel:
-    from polyadic.detectors import load_detector
-    from polyadic.model.relation_model import RelationModel
-    from polyadic.pretrained import DETECTOR
-
-    model = RelationModel.pretrained() if folder is None else RelationModel.load(folder)
-    word = detector or (DETECTOR if folder is None else None)
-    if word is not None:
-        model.set_detector(load_detector(word, model.vocabulary))
-    return model

@@ -91,6 +91,7 @@ class HeadConfig:
     input_dropout: Share = _ours(0.0, "on the input features")
     context: bool = _ours(False, "subject and object branches see the pair too, and run once per pair")
     span: bool = _ours(False, "train first layers by inner products of cached features: faster SGD for few images")
+    compile: bool = _ours(False, "train with torch.compile; pays off on a GPU, and for many epochs")
     labels: bool = _ours(False, "ψ_c is P(s | box) P(o | box), one classifier for both; the prior gives predicates")
 
 
@@ -237,6 +238,7 @@ class Config(Settings):
             "pixels.reduce = 0": not self.pixels.reduce,
             "head.input_dropout = 0": not self.head.input_dropout,
             "head.labels = false": not self.head.labels,
+            "head.compile = false": not self.head.compile,
             "triplets.optimiser = sgd": self.triplets.optimiser == "sgd",
             "triplets.decay = 0": not self.triplets.decay,
         }

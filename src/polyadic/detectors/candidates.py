@@ -60,11 +60,14 @@ class Candidates:
         return found, mapped.unknown
 
 
-def distinct(detections: Detections, least: float = 0.15, overlap: float = 0.7, most: int = 20) -> Detections:
-    """Choose the boxes to show to a person: the surest ones, one per place. A model may read the others as evidence."""
-    sure = detections.take(detections.scores >= least)
-    best = sure.take(suppress(sure.boxes, sure.scores, overlap))
-    return best.take(np.argsort(-best.scores, kind="stable")[:most])
+def distinct(
+    detections: Detections, least: float = 0.15, overlap: float = 0.7, most: int = 20
+) -> Int[np.ndarray, " M"]:
+    """Choose the boxes to show to a person: the rows of the surest ones, one per place. A model may read all."""
+    sure = np.flatnonzero(detections.scores >= least)
+    best = sure[suppress(detections.boxes[sure], detections.scores[sure], overlap)]
+    chosen: np.ndarray = best[np.argsort(-detections.scores[best], kind="stable")[:most]]
+    return chosen
 
 
 def input_size(given: Any) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import polyadic
 from polyadic.config.schema import Config
@@ -26,6 +26,7 @@ from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.region_cache import digest
 
+T = TypeVar("T")
 FREE: Literal["free"] = "free"  # k chosen on the validation split
 Column = tuple[str, str, int]  # of a table: task, k and N
 
@@ -158,7 +159,16 @@ def config_record(config: Config) -> dict[str, Any]:
 
 
 def cached_rows(path: Path, depends: Iterable[Any], measure: Callable[[], list[Row]]) -> list[Row]:
-    """Read cached rows; measure them if the file is absent, damaged or what they depend on has changed.
+    """Read rows that `cached` kept, or measure them."""
+
+    def records() -> list[dict[str, Any]]:
+        return [{name: value for name, value in asdict(row).items() if value not in ("", None)} for row in measure()]
+
+    return cached(path, depends, records, lambda stored: [Row.parse(record) for record in stored])
+
+
+def cached(path: Path, depends: Iterable[Any], measure: Callable[[], Any], parse: Callable[[Any], T]) -> T:
+    """Read kept JSON values; measure them if the file is absent, damaged or what they depend on has changed.
 
     `depends` has models, scenes, detections, text, numbers and arrays.
     """
@@ -166,12 +176,12 @@ def cached_rows(path: Path, depends: Iterable[Any], measure: Callable[[], list[R
     with suppress(OSError, ValueError, TypeError, KeyError):
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored["key"] == key:
-            return [Row.parse(record) for record in stored["rows"]]
-    rows = measure()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records = [{name: value for name, value in asdict(row).items() if value not in ("", None)} for row in rows]
-    write_text(path, json.dumps({"key": key, "rows": records}, indent=1))
-    return rows
+            return parse(stored["rows"])
+    measured = measure()
+    with suppress(OSError):  # what cannot be kept is measured again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps({"key": key, "rows": measured}, indent=1))
+    return parse(measured)
 
 
 def _parts(value: Any) -> Iterator[Any]:

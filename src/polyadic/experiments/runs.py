@@ -130,7 +130,8 @@ def run_regions(model: RelationModel, config: Config, folder: Path) -> Regions |
 
 
 # everything that a run's folder may hold
-RUN_FILES = {"config.json", "model", "last.pt", "log.jsonl", "tensorboard", "scores.json", "detected", ".lock"}
+RUN_FILES = {"config.json", "model", "last.pt", "log.jsonl", "tensorboard", "detected", ".lock"}
+RUN_FILES |= {"scores.json", "page.json"}  # of tables, of `polyadic serve --run`
 
 
 def is_run(folder: Path) -> bool:

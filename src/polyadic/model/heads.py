@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from polyadic.cp import CPTensor
+from polyadic.structures.vocabulary import PolyadicError
 
 
 class Branch(nn.Module):
@@ -184,3 +185,21 @@ class SelectionHead(nn.Module):
     def log_selected(self, predicate: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
         """Compute log P(X_sel)."""
         return logsigmoid(self(predicate))
+
+
+def compile_heads(*heads: nn.Module) -> None:
+    """Compile branches and P(X_sel) for any number of rows, with the random numbers of plain training.
+
+    Weights keep their names, so a checkpoint does not depend on it. A short trial shows whether there is a compiler.
+    """
+    try:
+        torch.compile(torch.exp)(torch.zeros(2, device=next(heads[0].parameters()).device))
+    except Exception as error:  # torch's have no common base class
+        reason = " ".join(str(error).split())
+        raise PolyadicError(
+            f"head.compile: torch.compile does not work here ({reason:.120}); set it to false"
+        ) from error
+    for head in heads:
+        for module in head.modules():
+            if isinstance(module, Branch | SelectionHead):
+                module.compile(dynamic=True, options={"fallback_random": True})

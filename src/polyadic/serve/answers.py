@@ -1,4 +1,8 @@
-"""Answers for the page: the values of the Python API (`RelationModel.score`, `answer`, `query`) as JSON."""
+"""Answers for the page: the values of the Python API (`RelationModel.score`, `answer`, `query`) as JSON.
+
+A photo that nobody has changed is answered as by `polyadic predict`: all boxes of the detector are read, also those
+too weak to show. From the first change on, the boxes on the page are all there are.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from jaxtyping import Float
 
+from polyadic.boxes import suppress
 from polyadic.cp import VARIABLES, CPTensor
+from polyadic.detectors import load_detector
 from polyadic.detectors.candidates import distinct
 from polyadic.experiments.table1 import with_config
 from polyadic.model.answers import AnswerOptions, answer, name_boxes
 from polyadic.model.relation_model import FindsBoxes, RelationModel
 from polyadic.model.scoring import ScoredBlock, ScoredPairs
+from polyadic.pretrained import DETECTOR, model_for, synonyms
 from polyadic.serve.guard import RefusedError
 from polyadic.serve.messages import (
+    MOST_BOXES,
     AskRequest,
     DetectRequest,
     FixedLabel,
@@ -35,7 +45,6 @@ from polyadic.structures.images import Photo, open_photo
 from polyadic.structures.labels import UNKNOWN
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
-DETECTED = 30  # boxes of a photo, the most confident ones
 NAMES = 3  # most probable names of a box, of a component
 TRIPLETS = 6  # of a pair
 PHOTOS = 4  # kept in memory, 50 MB each at most
@@ -43,22 +52,34 @@ POOL = 1000  # triplets whose probability before fixing a label is known
 
 
 @dataclass(frozen=True)
+class Opened:
+    """A photo, with the boxes that the detector found in it and those of them that the page shows."""
+
+    photo: Photo
+    found: Detections | None = None  # None: nobody looked
+    rows: list[int] = field(default_factory=list)  # of `found`
+    shown: list[PageBox] = field(default_factory=list)  # likewise, as the page has them
+
+
+@dataclass(frozen=True)
 class Shelf:
     """The photos of the last requests, by the digest of their content."""
 
-    photos: OrderedDict[str, Photo] = field(default_factory=OrderedDict)
+    photos: OrderedDict[str, Opened] = field(default_factory=OrderedDict)
 
-    def put(self, photo: Photo) -> str:
+    def put(self, opened: Opened) -> str:
         """Keep a photo, drop the oldest; return its id."""
+        photo = opened.photo
         pixels = photo.image.tobytes()
         key = sha256(repr((photo.image.size, photo.name)).encode() + pixels).hexdigest()[:32]
-        self.photos[key] = photo
+        if opened.found is not None or key not in self.photos:
+            self.photos[key] = opened
         self.photos.move_to_end(key)
         while len(self.photos) > PHOTOS:
             self.photos.popitem(last=False)
         return key
 
-    def get(self, key: str) -> Photo:
+    def get(self, key: str) -> Opened:
         """Return a photo; one that was dropped must be sent again."""
         if key not in self.photos:
             raise RefusedError(410, "this photo is no longer in memory: send it again")
@@ -68,8 +89,30 @@ class Shelf:
     def jpeg(self, key: str) -> bytes:
         """Encode a photo for the browser, upright and whatever the format of its file."""
         buffer = io.BytesIO()
-        self.get(key).image.save(buffer, "JPEG", quality=88)
+        self.get(key).photo.image.save(buffer, "JPEG", quality=88)
         return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The pairs of a request: which model scored them, and the place of the page's boxes among the scored ones."""
+
+    model: str
+    pairs: ScoredPairs
+    rows: Sequence[int]
+
+    def on_page(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Number the boxes of an answer as the page does; relations of boxes that it does not show are left out."""
+        place = {row: at for at, row in enumerate(self.rows)}
+        record["boxes"] = [record["boxes"][row] for row in self.rows]
+        kept = []
+        for relation in record["relations"]:
+            ends = relation["subject"], relation["object"]
+            if all(end["box"] in place for end in ends):
+                kept.append(relation)
+                for end in ends:
+                    end["box"] = place[end["box"]]
+        return {**record, "relations": kept, "model": self.model}
 
 
 @dataclass(frozen=True)
@@ -78,7 +121,29 @@ class Answerer:
 
     model: RelationModel
     detector: FindsBoxes | None
+    name: str = "model"
+    for_photos: tuple[str, RelationModel] | None = None  # the model for the detector's boxes, if it is another one
     shelf: Shelf = field(default_factory=Shelf)
+
+    @classmethod
+    def open(cls, folder: Path | None = None, detector: str | None = None) -> Answerer:
+        """Load a run or saved model, else the pretrained ones: as in `predict`, one is for the detector's boxes.
+
+        `detector` is as for `predict`; default: the model's own, or the pretrained one.
+        """
+        if folder is not None:
+            model = RelationModel.load(folder).eval()  # once: two threads use it
+            own = model.detector if detector is None else _load(detector, model)
+            return cls(model, own, folder.resolve().name)
+        word = detector or DETECTOR
+        (name, model), *others = [
+            (name, RelationModel.pretrained(name).eval()) for name in dict.fromkeys((model_for([]), model_for([word])))
+        ]
+        return cls(model, _load(word, model), name, others[0] if others else None)
+
+    @property
+    def _for_photos(self) -> tuple[str, RelationModel]:
+        return self.for_photos or (self.name, self.model)
 
     def warm_up(self) -> None:
         """Compile the kernels before the first request needs them."""
@@ -99,36 +164,73 @@ class Answerer:
         record = {"image": example["name"], "size": example["size"], "boxes": example["boxes"], "photo": None}
         if "photo" in example:
             record["image"] = example["photo"]
-            record["photo"] = self.shelf.put(open_photo(read_static(example["photo"]), example["photo"]))
+            record["photo"] = self.shelf.put(Opened(open_photo(read_static(example["photo"]), example["photo"])))
         return record
 
     def detect_photo(self, photo: Photo) -> dict[str, Any]:
-        found = None
-        if self.detector is not None:
-            found = distinct(self.detector(photo))
-            found = found.on_photo(photo).inside(photo.size)
-            found = found.take(np.argsort(-found.scores, kind="stable")[:DETECTED])
+        opened = Opened(photo) if self.detector is None else self._look(photo, self.detector(photo))
         return {
-            "photo": self.shelf.put(photo),
+            "photo": self.shelf.put(opened),
             "image": photo.name,
             "size": list(photo.size),
-            "boxes": [] if found is None else _box_records(found, self.model.vocabulary),
+            "boxes": msgspec.to_builtins(opened.shown),
         }
 
-    def score(self, request: RelationsRequest) -> ScoredPairs:
-        """Score all pairs under the request's options."""
-        options = request.options
-        changes = {"ranking.nms": 1.0} | ({} if options.prior is None else {"ranking.prior": options.prior})
-        model = with_config(self.model, changes)
-        photo = None if request.photo is None or self.model.backbone is None else self.shelf.get(request.photo)
-        if photo is None and self.model.backbone is not None:
+    def _look(self, photo: Photo, found: Detections) -> Opened:
+        """Choose the boxes to show: the distinct ones, and those of the answers."""
+        name, model = self._for_photos
+        found = found.on_photo(photo).inside(photo.size)
+        found = found.take(suppress(found.boxes, found.scores, model.config.ranking.nms))
+        found = found.take(np.argsort(-found.scores, kind="stable")[:MOST_BOXES])
+        shown = set(distinct(found).tolist())
+        if len(found) > 1:
+            scored = self._scored(name, photo, found, PageOptions())
+            shown |= set(answer(scored.pairs, AnswerOptions()).pairs.ravel().tolist())
+        rows = sorted(shown)
+        return Opened(photo, found, rows, _page_boxes(found.take(np.array(rows, np.int64)), self.model.vocabulary))
+
+    def score(self, request: RelationsRequest) -> Scored:
+        """Score all pairs under the request's options; see the module for which boxes, and by which model."""
+        opened = None if request.photo is None else self.shelf.get(request.photo)
+        photo = None if opened is None else opened.photo
+        if opened is None or opened.found is None:
+            return self._scored(self.name, photo, self._detections(request), request.options)
+        name = self._for_photos[0]
+        if request.boxes == opened.shown:
+            return replace(self._scored(name, photo, opened.found, request.options), rows=opened.rows)
+        known, names = self._names_of(request, opened)
+        boxes = replace(self._detections(request), distribution=names)
+        return self._scored(name if known else self.name, photo, boxes, request.options)
+
+    def _names_of(self, request: RelationsRequest, opened: Opened) -> tuple[bool, Float[np.ndarray, "N C"]]:
+        """Return P(class | box): the detector's of its boxes, wherever they were moved, else the name given by hand.
+
+        Also whether any is the detector's.
+        """
+        objects, found = self.model.vocabulary.objects, opened.found
+        seen = {(box.label, box.score): row for box, row in zip(opened.shown, opened.rows, strict=True)}
+        names = np.zeros((len(request.boxes), len(objects)), np.float32)  # zeros: unknown
+        known = False
+        for at, box in enumerate(request.boxes):
+            row = seen.get((box.label, box.score)) if box.score < 1 else None
+            known |= row is not None
+            if row is not None and found is not None and found.distribution is not None:
+                names[at] = found.distribution[row]
+            elif box.label in objects:
+                names[at, objects.index(box.label)] = box.score
+        return known, names
+
+    def _scored(self, name: str, photo: Photo | None, boxes: Detections, options: PageOptions) -> Scored:
+        model = self._for_photos[1] if name == self._for_photos[0] else self.model
+        if photo is None and model.backbone is not None:
             raise RefusedError(422, "this model sees pixels: open a photo first")
-        scored = model.score(photo, self._detections(request))
-        if options.rank is None or not len(scored):
-            return scored
+        changes = {"ranking.nms": 1.0} | ({} if options.prior is None else {"ranking.prior": options.prior})
+        scored = with_config(model, changes).score(photo if model.backbone is not None else None, boxes)
         rank = options.rank
-        blocks = tuple(replace(block, cp=block.cp.heaviest(rank)) for block in scored.blocks())
-        return replace(scored, kept=blocks)
+        if rank is not None and rank < model.config.head.rank and len(scored):
+            blocks = tuple(replace(block, cp=block.cp.heaviest(rank)) for block in scored.blocks())
+            scored = replace(scored, kept=blocks)
+        return Scored(name, scored, range(len(boxes)))
 
     def _detections(self, request: RelationsRequest) -> Detections:
         objects = self.model.vocabulary.objects
@@ -140,11 +242,10 @@ class Answerer:
     def relations(self, request: RelationsRequest) -> dict[str, Any]:
         """Answer who does what to whom, with the most probable names of each box."""
         scored = self.score(request)
-        relations = answer(scored, answer_options(request.options))
-        record = relations.to_dict() | {"image": request.image}
-        for box, names in zip(record["boxes"], self._names(scored), strict=True):
+        record = answer(scored.pairs, answer_options(request.options)).to_dict() | {"image": request.image}
+        for box, names in zip(record["boxes"], self._names(scored.pairs), strict=True):
             box["names"] = names
-        return record
+        return scored.on_page(record)
 
     def _names(self, scored: ScoredPairs) -> list[list[dict[str, Any]]]:
         if not len(scored):
@@ -165,27 +266,27 @@ class Answerer:
             raise PolyadicError("ask: there are fewer than two boxes")
         if request.fix is not None:
             return self._ask_fixed(scored, request.fix, request.options)
+        pair = None if request.pair is None else _checked(request.pair, scored)
         if request.given is not None:
             given = {name: word for name in VARIABLES if (word := getattr(request.given, name)) is not None}
-            return scored.query(**given, pair=request.pair, top=request.options.top).to_dict()
-        assert request.pair is not None, "checked above"
-        return self._ask_pair(scored, request.pair)
+            return scored.on_page(scored.pairs.query(**given, pair=pair, top=request.options.top).to_dict())
+        assert pair is not None, "checked above"
+        return {**self._ask_pair(scored.pairs, pair), "pair": request.pair, "model": scored.model}
 
     def _ask_pair(self, scored: ScoredPairs, pair: tuple[int, int]) -> dict[str, Any]:
         """Return P(predicate | both names and boxes), the pair's best triplets, and the components of ψ_c."""
-        objects = self.model.vocabulary.objects
-        subject, object = (objects[label] for label in _ends(scored, pair))
+        named = name_boxes(scored, "keep")
+        subject, object = (self.model.vocabulary.objects[named[at]] for at in pair)
         predicates = scored.query(subject=subject, object=object, pair=pair)
         row = (scored.pairs == torch.tensor(pair)).all(-1).nonzero()[0]
         triplets = scored.select(row).rank(None, TRIPLETS, probability=True)
         return {
-            "pair": list(pair),
             "subject": subject,
             "object": object,
             "predicates": [{"name": relation.names[1], "probability": relation.probability} for relation in predicates],
             "triplets": [{"names": list(x.names), "probability": x.probability} for x in triplets],
             "components": self._components(scored.take(row).cp[0]),
-            "rank": self.model.config.head.rank,
+            "rank": scored.model.config.head.rank,
         }
 
     def _components(self, cp: CPTensor) -> list[dict[str, Any]]:
@@ -198,26 +299,29 @@ class Answerer:
             for at in weights.argsort(descending=True).tolist()
         ]
 
-    def _ask_fixed(self, scored: ScoredPairs, fix: FixedLabel, options: PageOptions) -> dict[str, Any]:
+    def _ask_fixed(self, scored: Scored, fix: FixedLabel, options: PageOptions) -> dict[str, Any]:
         """Rank with all labels free, before and after one of them is certain: P(the rest | that label)."""
         label = self.model.vocabulary.index("object", fix.label)
-        if fix.box >= len(scored.detections):
-            raise PolyadicError(f"ask: there is no box {fix.box}, only {len(scored.detections)} boxes from 0")
-        after = replace(scored, kept=tuple(_fixed(block, fix.box, label) for block in scored.blocks()))
-        asked = options.k, options.top
+        if fix.box >= len(scored.rows):
+            raise PolyadicError(f"ask: there is no box {fix.box}, only {len(scored.rows)} boxes from 0")
+        box, before = scored.rows[fix.box], scored.pairs
+        after = replace(before, kept=tuple(_fixed(block, box, label) for block in before.blocks()))
         known = {
             (relation.pair, relation.triplet): relation.probability
-            for relation in scored.rank(None, POOL, probability=True)
+            for relation in before.rank(None, POOL, probability=True)
         }
-        relations = after.rank(*asked, probability=True)
+        relations = after.rank(options.k, options.top, probability=True)
         record = relations.to_dict()
         for relation, values in zip(record["relations"], relations, strict=True):
             relation["before"] = known.get((values.pair, values.triplet))
         record["fixed"] = {"box": fix.box, "label": fix.label}
-        names = zip(record["boxes"], self._names(scored), self._names(after), strict=True)
-        for box, old, new in names:
-            box |= {"before": old, "names": new}
-        return record
+        for one, old, new in zip(record["boxes"], self._names(before), self._names(after), strict=True):
+            one |= {"before": old, "names": new}
+        return scored.on_page(record)
+
+
+def _load(word: str, model: RelationModel) -> FindsBoxes:
+    return load_detector(word, model.vocabulary, device=model.device, mapping=synonyms(model.vocabulary))
 
 
 def read_static(name: str) -> bytes:
@@ -246,17 +350,20 @@ def clipped(boxes: Sequence[tuple[float, ...]], size: tuple[float, float]) -> Fl
     return np.concatenate([low, high], 1)
 
 
-def _box_records(boxes: Detections, vocabulary: Vocabulary) -> list[dict[str, Any]]:
+def _page_boxes(boxes: Detections, vocabulary: Vocabulary) -> list[PageBox]:
     names = [None if label == UNKNOWN else vocabulary.objects[label] for label in boxes.labels.tolist()]
     rows = zip(boxes.boxes.tolist(), names, boxes.scores.tolist(), strict=True)
-    return [{"box": [round(x, 1) for x in box], "label": name, "score": round(score, 4)} for box, name, score in rows]
+    return [
+        PageBox(box=tuple(round(x, 1) for x in box), label=name, score=round(score, 4)) for box, name, score in rows
+    ]
 
 
-def _ends(scored: ScoredPairs, pair: tuple[int, int]) -> list[int]:
-    named = name_boxes(scored, "keep")
-    if pair[0] == pair[1] or max(pair) >= len(named):
-        raise PolyadicError(f"ask: pair must be two different boxes of the {len(named)}, counted from 0, got {pair}")
-    return [int(named[at]) for at in pair]
+def _checked(pair: tuple[int, int], scored: Scored) -> tuple[int, int]:
+    """Return the pair among the scored boxes."""
+    n = len(scored.rows)
+    if pair[0] == pair[1] or max(pair) >= n:
+        raise PolyadicError(f"ask: pair must be two different boxes of the {n}, counted from 0, got {pair}")
+    return scored.rows[pair[0]], scored.rows[pair[1]]
 
 
 def _fixed(block: ScoredBlock, box: int, label: int) -> ScoredBlock:

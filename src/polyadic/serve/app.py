@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
@@ -53,7 +53,6 @@ class Page:
     """The state behind the routes."""
 
     answerer: Answerer
-    about: Mapping[str, Any] = field(default_factory=dict)  # the names of model and detector
     project: Project | None = None  # a folder to annotate
     view: RunView | None = None  # a run to look at
     worker: Worker = field(default_factory=Worker)
@@ -138,7 +137,7 @@ class Page:
         vocabulary = model.vocabulary
         return {
             "version": polyadic.__version__,
-            **self.about,
+            "model": self.answerer.name,
             "rank": model.config.head.rank,
             "prior": model.config.ranking.prior if model.prior is not None else None,
             "pixels": model.backbone is not None,
@@ -147,7 +146,9 @@ class Page:
             "detects": self.answerer.detector is not None,
             "objects": list(vocabulary.objects),
             "predicates": list(vocabulary.predicates),
-            "examples": [{"name": x["name"], "title": x["title"]} for x in examples()],
+            "examples": [
+                {"name": x["name"], "title": x["title"]} for x in examples() if "photo" in x or model.backbone is None
+            ],
             "limits": {"boxes": MOST_BOXES, "bytes": MOST_BYTES},
         }
 

@@ -66,7 +66,7 @@ def export(request: ExportRequest, known: Vocabulary, shelf: Shelf) -> tuple[byt
     """Write boxes and relations in a format; return the content and its media type."""
     vocabulary = vocabulary_of(known, request, request.relations)
     if request.format == "coco":
-        photo = None if request.photo is None else shelf.get(request.photo)
+        photo = None if request.photo is None else shelf.get(request.photo).photo
         dataset = Dataset(
             "coco", "train", vocabulary, (scene_of(request, request.relations, vocabulary, photo),), Path()
         )
@@ -100,7 +100,7 @@ def _picture(request: ExportRequest, relations: Relations, shelf: Shelf) -> tupl
     if request.photo is None:
         image = new("RGB", (_WHITE, max(1, round(_WHITE * height / width))), "white")
     else:
-        image = shelf.get(request.photo).image
+        image = shelf.get(request.photo).photo.image
     drawing = relations.drawing(image, arrows=len(relations))
     if request.format == "svg":
         return render_svg(drawing).encode(), "image/svg+xml"

@@ -117,12 +117,11 @@ class Project:
     def show(self, request: OpenRequest, answerer: Answerer) -> dict[str, Any]:
         """Open a photo with its annotations, else with the detector's boxes and the model's relations, if wanted."""
         photo = self._photo(request.number)
-        record = {"photo": answerer.shelf.put(photo), "image": photo.name, "size": list(photo.size)}
+        record = answerer.detect_photo(photo)
         draft = self.drafts.get(photo.name)
         if photo.name in self.scenes:
             draft = self._draft(self.scenes[photo.name], photo)
         if draft is None:
-            record = answerer.detect_photo(photo)
             draft = self._filled(record, answerer)
         return {**record, **msgspec.to_builtins(draft), "state": self.state(photo.name)}
 

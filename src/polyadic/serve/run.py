@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from polyadic.evaluation.misses import OUTCOMES, MissCounter
 from polyadic.evaluation.protocol import Protocol, get_protocol, small_tops
 from polyadic.experiments.paper import TABLES
 from polyadic.experiments.pictures import matches
-from polyadic.experiments.results import FREE, Column, Row, comparison_rows, recall_cells, select
-from polyadic.experiments.runs import K, OpenRun, evaluate_run, open_run, predict_scenes, read_detections_of
+from polyadic.experiments.results import FREE, Column, Row, cached, comparison_rows, recall_cells, select
+from polyadic.experiments.runs import K, OpenRun, evaluate_run, is_run, open_run, predict_scenes, read_detections_of
 from polyadic.experiments.table4 import PAPER as ABLATION
 from polyadic.experiments.table4 import PHRASES
 from polyadic.model.scoring import ALL
-from polyadic.serve.answers import Answerer
+from polyadic.progress import Reporter, reporting
+from polyadic.serve.answers import Answerer, Opened
 from polyadic.serve.guard import RefusedError, hide_folders
 from polyadic.serve.messages import OpenRequest
 from polyadic.structures.detections import Detections
@@ -36,6 +38,20 @@ from polyadic.training.run import log_entry
 POINTS = 300  # of a curve
 CLASSES = 12  # of the confusion view
 LISTED = 20  # relations of a photo
+KEPT = "page.json"  # in the run's folder
+
+
+class _Place(Reporter):
+    """Where the evaluation is, in words for the page."""
+
+    def __init__(self) -> None:
+        self.text, self.total = "", 0
+
+    def begin(self, text: str, total: int | None) -> None:
+        self.text, self.total = text, total or 0
+
+    def move(self, done: int, **numbers: float) -> None:
+        self.text = f"{self.text.partition(':')[0]}: {done:,} of {self.total:,}"
 
 
 @dataclass
@@ -43,52 +59,77 @@ class RunView:
     """A run under evaluation, and what is known of it so far."""
 
     run: OpenRun
-    detections: Mapping[str, Detections] | None  # None: the ground-truth boxes
-    protocol: Protocol
+    given: Path | None = None  # a file of detections
+    boxes: Mapping[str, Detections] | None = None  # None: the ground-truth boxes
     report: dict[str, Any] | None = None
+    photos: list[dict[str, Any]] = field(default_factory=list)  # of each test photo: outcomes, and what is shown
     problem: str = ""
-    predictions: list[tuple[Scene, Relations, dict[str, int]]] = field(default_factory=list)
+    place: _Place = field(default_factory=_Place)
+
+    @property
+    def name(self) -> str:
+        return self.run.folder.resolve().name
 
     @classmethod
     def open(cls, folder: Path, detections: Path | None) -> RunView:
         """Open a run with the test split of its data."""
-        run = open_run(folder)
-        boxes: Mapping[str, Detections] | None = None
-        if detections is not None:
-            boxes = read_detections_of(detections, run)
-        elif isinstance(run.model.detector, Detector):
-            boxes = detected(run.model.detector, run.data.scenes, run.folder / FOUND)
-        task = PHRASES if boxes is None else "relationship"
-        counts = [len(scene.boxes) for scene in run.data if len(scene.relations)]
-        if boxes is not None:
-            counts = [len(boxes[scene.name]) for scene in run.data if scene.name in boxes]
+        return cls(open_run(folder), detections)
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        task = PHRASES if self.boxes is None else "relationship"
+        counts = [len(scene.boxes) for scene in self.run.data if len(scene.relations)]
+        if self.boxes is not None:
+            counts = [len(self.boxes[scene.name]) for scene in self.run.data if scene.name in self.boxes]
         tops = small_tops(counts, (50, 100))[0]
-        return cls(run, boxes, get_protocol("lu2016").change(task=task, k_unit="triplet", tops=tops))
+        return get_protocol("lu2016").change(task=task, k_unit="triplet", tops=tops)
 
     def evaluate(self) -> None:
-        """Score the split, then rank each photo at the chosen k; a failure is shown on the page."""
+        """Score the split, or read the scores kept beside the run; a failure is shown on the page."""
         try:
-            self._evaluate()
+            with reporting(self.place):
+                self._evaluate()
         except (PolyadicError, MemoryError) as error:
             self.problem = hide_folders(str(error)) or "not enough memory"
 
     def _evaluate(self) -> None:
+        run = self.run
+        if self.given is not None:
+            self.boxes = read_detections_of(self.given, run)
+        elif isinstance(run.model.detector, Detector):
+            cache = run.folder / FOUND if is_run(run.folder) else None
+            self.boxes = detected(run.model.detector, run.data.scenes, cache, run.config.workers)
+        boxes = () if self.boxes is None else self.boxes.values()
+        depends = [self.protocol.label, repr(self.protocol.tops), run.model, *run.data, *boxes]
+        kept = (
+            cached(run.folder / KEPT, depends, self._measure, lambda stored: stored)
+            if is_run(run.folder)
+            else self._measure()
+        )
+        self.photos, self.report = kept["photos"], kept["report"]
+
+    def _measure(self) -> dict[str, Any]:
+        """Score the split, then rank each photo at the chosen k."""
         try:
             ks: tuple[K, ...] = (1, FREE)
-            scores = evaluate_run(self.run, [self.protocol], ks, detections=self.detections, misses=True)
+            scores = evaluate_run(self.run, [self.protocol], ks, detections=self.boxes, misses=True)
         except PolyadicError:  # no validation images to choose k on
             ks = (1, None)
-            scores = evaluate_run(self.run, [self.protocol], ks, detections=self.detections, misses=True)
+            scores = evaluate_run(self.run, [self.protocol], ks, detections=self.boxes, misses=True)
         k = next(iter(scores.free.values()), None)
         protocol = self.protocol.change(k=k)
-        images = self.run.images(boxes=BoxSource(self.detections))
+        images = self.run.images(boxes=BoxSource(self.boxes))
         top = max(protocol.tops)
+        photos, confusion = [], _Confusion()
         for scene, (relations,) in predict_scenes(self.run.model, images, [(k, ALL)], top=top):
-            self.predictions.append((scene, relations, self._outcomes(scene, relations, protocol)))
+            counts = self._outcomes(scene, relations, protocol)
+            about = {"name": scene.name, "truths": len(scene.relations), **counts}
+            photos.append({"about": about, "shown": self._record(scene, relations)})
+            confusion.update(scene, relations, self.protocol)
         words = [str(k) if k is not None else "any" for k in ks]
         columns: list[Column] = [(protocol.task, word, top) for word in words for top in protocol.tops]
         misses = scores.result.misses
-        self.report = {
+        report = {
             "dataset": scores.result.dataset,
             "split": scores.result.split,
             "protocol": protocol.label,
@@ -96,9 +137,10 @@ class RunView:
             "table": self._table(comparison_rows(scores.result, scores.free), columns),
             "outcomes": [] if misses is None else [x for x in misses.to_json() if x["subset"] == "all"],
             "names": list(OUTCOMES),
-            "confusion": self._confusion(),
+            "confusion": confusion.most_frequent(self.run.data.vocabulary.predicates),
             "notes": list(dict.fromkeys((*scores.notes, *scores.result.notes, *self._paper_notes()))),
         }
+        return {"report": report, "photos": photos}
 
     def _table(self, rows: list[Row], columns: list[Column]) -> list[dict[str, Any]]:
         """List this run, baselines and ceilings, then the published rows, where they are of the same columns."""
@@ -130,35 +172,31 @@ class RunView:
         """Count what became of each ground truth of a photo among its best N."""
         counter = MissCounter(protocol)
         boxes, labels = scene.boxes, np.full(len(scene.boxes), UNKNOWN)  # no detector named them
-        if self.detections is not None:
+        if self.boxes is not None:
             empty = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0))
-            found = self.detections.get(scene.name, empty).in_frame(scene.frame)
+            found = self.boxes.get(scene.name, empty).in_frame(scene.frame)
             boxes, labels = found.boxes, found.labels
         counter.update(scene, relations, boxes, labels)
         row = list(counter.result())[-1]
         return dict(zip(OUTCOMES, row.counts, strict=True))
 
-    def _confusion(self) -> dict[str, Any]:
-        """Count, for each ground truth, the best predicate that was predicted for its boxes with its names."""
-        counts: Counter[tuple[int, int]] = Counter()
-        for scene, relations, _ in self.predictions:
-            blind = replace(relations, triplets=relations.triplets * (1, 0, 1))
-            truth = replace(scene, relations=scene.relations * (1, 0, 1))
-            fits = matches(truth, blind, self.protocol)  # [M, T]
-            for at, predicate in enumerate(scene.relations[:, 1].tolist()):
-                rows = np.flatnonzero(fits[:, at])
-                counts[predicate, int(relations.triplets[rows[0], 1]) if len(rows) else -1] += 1
-        names = self.run.data.vocabulary.predicates
-        totals: Counter[int] = Counter()
-        for (truth_class, _), n in counts.items():
-            totals[truth_class] += n
-        best = [at for at, _ in totals.most_common(CLASSES)]
-        return {
-            "names": [names[at] for at in best],
-            "totals": [totals[at] for at in best],
-            "counts": [[counts[a, b] for b in best] for a in best],
-            "none": [counts[a, -1] for a in best],
-        }
+    def _record(self, scene: Scene, relations: Relations) -> dict[str, Any]:
+        """Describe a photo's best predictions, which of them are annotated, and which annotations were found."""
+        shown = relations.in_frame(scene.frame)[:LISTED]
+        hits = matches(scene, shown, self.protocol)
+        record = shown.to_dict()
+        names = self.run.data.vocabulary
+        for relation, hit in zip(record["relations"], np.asarray(hits.any(1)).tolist(), strict=True):
+            relation["hit"] = hit
+        labels = [names.objects[label] for label in scene.labels.tolist()] if self.boxes is None else None
+        for box, label in zip(record["boxes"], labels or shown.box_classes(), strict=True):
+            box["label"] = label
+        found = set(np.flatnonzero(matches(scene, relations, self.protocol).any(0)).tolist())
+        truth = [
+            {"names": list(names.decode(triplet)), "found": at in found}
+            for at, triplet in enumerate(scene.triplets.tolist())
+        ]
+        return {**record, "size": list(scene.frame), "truth": truth}
 
     def curves(self) -> list[dict[str, Any]]:
         """Read the training log: losses of steps, thinned, and held-out metrics of epochs, by stage."""
@@ -181,44 +219,50 @@ class RunView:
 
     def describe(self) -> dict[str, Any]:
         """Return what is known: the curves at once, the rest when the split is scored."""
-        photos = [
-            {"name": scene.name, "truths": len(scene.relations), **counts} for scene, _, counts in self.predictions
-        ]
         return {
-            "run": self.run.folder.resolve().name,
+            "run": self.name,
             "curves": self.curves(),
             "report": self.report,
+            "place": self.place.text,
             "problem": self.problem,
-            "photos": photos if self.report is not None else [],
+            "photos": [photo["about"] for photo in self.photos],
         }
 
     def show(self, request: OpenRequest, answerer: Answerer) -> dict[str, Any]:
         """Open a test photo with its predictions and which of them are annotated."""
-        if self.report is None or request.number >= len(self.predictions):
+        if request.number >= len(self.photos):
             raise RefusedError(422, f"there is no photo {request.number}")
-        scene, relations, _ = self.predictions[request.number]
-        shown = relations.in_frame(scene.frame)[:LISTED]
-        hits = matches(scene, shown, self.protocol)
-        photo = None  # the boxes alone are shown where there is no picture
+        scene, photo = self.run.data[request.number], None  # the boxes alone are shown where there is no picture
         if scene.has_picture():
             with suppress(PolyadicError):
-                photo = answerer.shelf.put(scene.photo())
-        record = shown.to_dict()
-        names = self.run.data.vocabulary
-        for relation, hit in zip(record["relations"], np.asarray(hits.any(1)).tolist(), strict=True):
-            relation["hit"] = hit
-        labels = [names.objects[label] for label in scene.labels.tolist()] if self.detections is None else None
-        for box, label in zip(record["boxes"], labels or shown.box_classes(), strict=True):
-            box["label"] = label
-        found = set(np.flatnonzero(matches(scene, relations, self.protocol).any(0)).tolist())
+                photo = answerer.shelf.put(Opened(scene.photo()))
+        return {**self.photos[request.number]["shown"], "photo": photo}
+
+
+class _Confusion:
+    """Count, for each ground truth, the best predicate that was predicted for its boxes with its names."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[int, int]] = Counter()
+
+    def update(self, scene: Scene, relations: Relations, protocol: Protocol) -> None:
+        blind = replace(relations, triplets=relations.triplets * (1, 0, 1))
+        truth = replace(scene, relations=scene.relations * (1, 0, 1))
+        fits = matches(truth, blind, protocol)  # [M, T]
+        for at, predicate in enumerate(scene.relations[:, 1].tolist()):
+            rows = np.flatnonzero(fits[:, at])
+            self.counts[predicate, int(relations.triplets[rows[0], 1]) if len(rows) else -1] += 1
+
+    def most_frequent(self, names: Sequence[str]) -> dict[str, Any]:
+        counts, totals = self.counts, Counter[int]()
+        for (predicate, _), n in counts.items():
+            totals[predicate] += n
+        best = [at for at, _ in totals.most_common(CLASSES)]
         return {
-            **record,
-            "size": list(scene.frame),
-            "photo": photo,
-            "truth": [
-                {"names": list(names.decode(triplet)), "found": at in found}
-                for at, triplet in enumerate(scene.triplets.tolist())
-            ],
+            "names": [names[at] for at in best],
+            "totals": [totals[at] for at in best],
+            "counts": [[counts[a, b] for b in best] for a in best],
+            "none": [counts[a, -1] for a in best],
         }
 
 

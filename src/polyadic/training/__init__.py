@@ -19,6 +19,7 @@ from polyadic import progress
 from polyadic.config import Config, load_config
 from polyadic.config.settings import C
 from polyadic.detectors.detector import Detector
+from polyadic.model.heads import compile_heads
 from polyadic.model.relation_model import DetectorSlot, RelationModel
 from polyadic.model.storage import pick_device
 from polyadic.prior import TripletPrior
@@ -112,6 +113,8 @@ def _start(setup: Setup, run: Run, resume: bool) -> Run:
     counted, reversals = map(torch.from_numpy, (annotations.triplets(), annotations.reversals()))
     prior = TripletPrior.from_triplets(counted, names, smoothing=config.ranking.smoothing, reversals=reversals)
     run.model = setup.model = RelationModel(config, names, prior, fetch=not resume).to(setup.device)
+    if config.head.compile:
+        compile_heads(setup.model.head, setup.model.selector)
     if weights is not None:
         setup.model.load_state_dict(weights)
         setup.model.stages = tuple(run.checkpoint.done)

@@ -2,7 +2,7 @@
 
 import { blob, post } from "./api.js";
 import { download, h, refill } from "./dom.js";
-import { annotate, boxById, boxNames, changed, indexed, keyOf, remember, removeAnnotation, sceneMessage, state, watch } from "./state.js";
+import { annotate, boxById, boxNames, changed, indexed, keyOf, remember, removeAnnotation, sceneMessage, state, watch, withPhoto } from "./state.js";
 
 const FORMATS = { coco: ["COCO + rel_annotations", "train.json"], json: ["JSON", "json"], svg: ["SVG", "svg"], png: ["PNG", "png"] };
 
@@ -68,19 +68,21 @@ export function createAnnotate(root, { failed }) {
     input.focus();
     try {
       const ids = state.boxes.map((box) => box.id);
-      const answer = await post("/api/ask", { ...sceneMessage(), pair: [ids.indexOf(subject), ids.indexOf(object)] });
+      const answer = await withPhoto(() => post("/api/ask", { ...sceneMessage(), pair: [ids.indexOf(subject), ids.indexOf(object)] }));
       likely.append(...answer.predicates.slice(0, 6).map((x) => h("button", { type: "button", className: "small", "data-offer": x.name, onclick: () => add(x.name) }, x.name)));
-    } catch (error) {
-      if (error.status === 410) failed(error);
+    } catch {
+      // the field is enough
     }
   }
 
   async function exported(format) {
     const relations = state.annotations.length ? indexed(state.annotations) : (state.answer?.relations ?? []).filter((x) => boxById(x.subject) && boxById(x.object)).map((x) => ({ ...indexed([x])[0], probability: Math.min(1, x.probability) }));
-    const { options, ...scene } = sceneMessage();
     try {
       const name = format === "coco" ? FORMATS.coco[1] : `${state.photo.image.replace(/\.[^.]*$/, "") || "photo"}.${FORMATS[format][1]}`;
-      download(await blob("/api/export", { ...scene, format, relations }), name);
+      download(await withPhoto(() => {
+        const { options, ...scene } = sceneMessage();
+        return blob("/api/export", { ...scene, format, relations });
+      }), name);
     } catch (error) {
       failed(error);
     }

@@ -1,16 +1,36 @@
 // Requests to the server: with the token of the page's address, retried while the server is away or busy.
 
-const token = new URLSearchParams(location.search).get("token") ?? "";
+let token = new URLSearchParams(location.search).get("token") ?? "";
+let renewal = null; // {promise, done}: requests wait for a new token
 const listeners = new Set();
 let online = true;
 
-/** Call back when the connection is lost or found again. */
+/** Take the token of an address that the server printed; false if the text has none. Requests that waited continue. */
+export function useAddress(text) {
+  const found = /(?:token=)?([\w-]{16,})\s*$/.exec(text);
+  if (!found) return false;
+  token = found[1];
+  history.replaceState(null, "", `${location.pathname}?token=${token}`);
+  renewal?.done();
+  renewal = null;
+  return true;
+}
+
+function renewed() {
+  if (!renewal) {
+    renewal = {};
+    renewal.promise = new Promise((done) => (renewal.done = done));
+  }
+  return renewal.promise;
+}
+
+/** Call back when the connection is lost (why, and whether a new token is needed) or found again. */
 export const onConnection = (listener) => listeners.add(listener);
 
-function report(now, text) {
+function report(now, text = "", refused = false) {
   if (now === online && now) return;
   online = now;
-  for (const listener of listeners) listener(now, text);
+  for (const listener of listeners) listener(now, text, refused);
 }
 
 export class ServerError extends Error {
@@ -39,8 +59,10 @@ async function request(method, path, body, patient) {
       continue;
     }
     if (response.status === 401) {
-      report(false, "The server was started again with another token. Open the address that it printed.");
-      throw new ServerError(401, "wrong token");
+      report(false, "The server was started again and has another token. Your work is still on this page.", true);
+      await renewed();
+      attempt = 0;
+      continue;
     }
     report(true);
     if (response.status === 503) {

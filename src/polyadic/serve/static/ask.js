@@ -2,7 +2,7 @@
 
 import { h, percent, refill } from "./dom.js";
 import { latest, post } from "./api.js";
-import { boxById, boxNames, changed, keyOf, sceneMessage, select, state, watch } from "./state.js";
+import { boxById, boxNames, changed, keyOf, sceneMessage, select, state, watch, withPhoto } from "./state.js";
 
 const SHOWN = 8; // predicates of a pair
 
@@ -11,7 +11,7 @@ const bar = (name, probability, extra) => h("li", { className: "row" },
   h("span", { className: "bar wide" }, h("span", { className: "fill", style: { width: `${100 * Math.min(1, probability)}%` } })),
   h("span", { className: "number" }, percent(probability)), extra ?? null);
 
-export function createAsk(root, { failed }) {
+export function createAsk(root) {
   let kind = "pair";
   let reversed = false;
   let pinned = null; // {box, label}
@@ -60,10 +60,9 @@ export function createAsk(root, { failed }) {
 
   const send = latest(async (message, show) => {
     try {
-      show(await post("/api/ask", message));
+      show(await withPhoto(() => post("/api/ask", { ...message, photo: state.photo.id })));
     } catch (error) {
       refill(result, h("p", { className: "problem" }, error.message));
-      if (error.status === 410) failed(error);
     }
   });
 

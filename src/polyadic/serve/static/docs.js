@@ -3,8 +3,8 @@
 import { blob, get, onConnection } from "./api.js";
 import { byId, h } from "./dom.js";
 
-onConnection((online, text) => {
-  byId("banner").textContent = online ? "" : text;
+onConnection((online, text, refused) => {
+  byId("banner").textContent = refused ? "The server has another token: open the address that it printed." : text;
   byId("banner").hidden = online;
 });
 

@@ -38,10 +38,11 @@ export async function createFolder(root, { failed, say }) {
     }
     say("Opening …");
     try {
-      const found = await post("/api/folder/open", { number });
+      const again = () => post("/api/folder/open", { number });
+      const found = await again();
       const url = await photoUrl(found.photo);
       at = number;
-      openScene({ photo: { image: found.image, size: found.size, id: found.photo, url }, boxes: found.boxes, annotations: found.relations });
+      openScene({ photo: { image: found.image, size: found.size, id: found.photo, url, again }, boxes: found.boxes, annotations: found.relations });
       clean = snapshot();
       dirty = false;
       status.textContent = ""; // "Saved" was of the photo before

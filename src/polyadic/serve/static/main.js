@@ -1,6 +1,6 @@
 // The page: opens photos, asks for relations while boxes move, and puts the parts together.
 
-import { base64, get, latest, onConnection, photoUrl, post } from "./api.js";
+import { base64, get, latest, onConnection, photoUrl, post, useAddress } from "./api.js";
 import { createAnnotate } from "./annotate.js";
 import { createAsk } from "./ask.js";
 import { byId, h, refill } from "./dom.js";
@@ -9,9 +9,8 @@ import { createGraph } from "./graph.js";
 import { createList } from "./list.js";
 import { createRun } from "./run.js";
 import { createStage } from "./stage.js";
-import { addBox, annotate, boxById, boxNames, canUndo, changed, isAnnotated, openScene, removeAnnotation, removeBox, renameBox, sceneMessage, state, undo, watch } from "./state.js";
+import { addBox, annotate, boxById, boxNames, canUndo, changed, isAnnotated, openScene, removeAnnotation, removeBox, renameBox, sceneMessage, state, undo, watch, withPhoto } from "./state.js";
 
-let source = null; // how to open the photo again, if the server has dropped it
 let problem = "";
 
 function say(text) {
@@ -25,25 +24,28 @@ function warn(text) {
   banner.hidden = !text;
 }
 
-onConnection((online, text) => warn(online ? "" : text));
+onConnection((online, text, refused) => {
+  warn(text);
+  byId("renew").hidden = !refused;
+});
+byId("address").addEventListener("change", (event) => {
+  if (!useAddress(event.target.value)) return warn("No token in this text: paste the whole address that polyadic serve printed.");
+  event.target.value = "";
+});
 
-/** A request failed: say why; send the photo again if the server has dropped it. */
-async function failed(error) {
-  if (error.status === 410 && source) {
-    const found = await post("/api/detect", source);
-    state.photo.id = found.photo;
-    changed("boxes");
-  } else if (error.status !== 401) warn(`${error.message[0]?.toUpperCase() ?? ""}${error.message.slice(1)}`);
+/** A request failed: say why. */
+function failed(error) {
+  warn(`${error.message[0]?.toUpperCase() ?? ""}${error.message.slice(1)}`);
 }
 
 async function open(message, busy) {
   warn("");
   say(busy);
   try {
-    const found = await post("/api/detect", message);
-    source = message;
+    const again = () => post("/api/detect", message);
+    const found = await again();
     const url = await photoUrl(found.photo);
-    openScene({ photo: { image: found.image, size: found.size, id: found.photo, url }, boxes: found.boxes });
+    openScene({ photo: { image: found.image, size: found.size, id: found.photo, url, again }, boxes: found.boxes });
     say(`${found.boxes.length} boxes`);
     if (message.photo && !found.boxes.length) say(state.about.detects ? "No boxes found: draw them" : "No detector: draw boxes");
   } catch (error) {
@@ -67,11 +69,11 @@ const ask = latest(async () => {
     return;
   }
   try {
-    const answer = await post("/api/relations", sceneMessage());
+    const answer = await withPhoto(() => post("/api/relations", sceneMessage()));
     const relations = answer.relations.map((x) => ({ ...x, subject: ids[x.subject.box], object: ids[x.object.box] }));
     state.answer = { relations, note: answer.note, names: new Map(ids.map((id, at) => [id, answer.boxes[at].names])) };
     if (problem) warn("");
-    if (!Number.isNaN(answer.milliseconds)) say(`${answer.milliseconds.toFixed(0)} ms`);
+    if (!Number.isNaN(answer.milliseconds)) say(`${answer.milliseconds.toFixed(0)} ms, ${answer.model}`);
     changed("scene", "answer");
   } catch (error) {
     failed(error);
@@ -113,7 +115,7 @@ function focusName(id) {
 }
 
 const annotations = createAnnotate(byId("annotate"), { failed });
-const questions = createAsk(byId("ask"), { failed });
+const questions = createAsk(byId("ask"));
 const link = (subject, object) => {
   showTab("annotate");
   annotations.link(subject, object);
@@ -217,6 +219,7 @@ async function start() {
   byId("predicates").append(...predicates.map((value) => h("option", { value })));
   byId("examples").append(...examples.map(({ name, title }) => h("option", { value: name }, title)));
   byId("api-link").href = `/static/api.html${location.search}`;
+  byId("empty").hidden = state.about.pixels; // such a model needs a photo
   changed("about");
   document.body.dataset.ready = "true";
   if (state.about.folder) await createFolder(byId("folder"), { failed, say });

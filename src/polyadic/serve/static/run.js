@@ -18,7 +18,7 @@ export async function createRun(root, { failed, say }) {
   refill(root, h("h2", null, `Run ${data.run}`), figures, gallery);
   render();
   while (!data.report && !data.problem) {
-    say("Scoring the test photos …");
+    say(data.place || "Scoring the test photos …");
     await new Promise((done) => setTimeout(done, WAIT));
     data = await get("/api/run");
   }
@@ -30,7 +30,7 @@ export async function createRun(root, { failed, say }) {
     const { report } = data;
     refill(figures,
       data.problem ? h("p", { className: "problem" }, data.problem) : null,
-      report ? table(report) : h("p", { className: "quiet" }, "The test photos are being scored; the curves are here already."),
+      report ? table(report) : h("p", { className: "quiet" }, "The test photos are being scored, once: the scores are kept in the run's folder. The curves are here already."),
       data.curves.map((stage) => curves(`${stage.stage}: loss`, [
         { name: "training", kind: "thin", points: stage.steps },
         { name: "held out", kind: "bold", points: stage.epochs.map((x) => [x.total, x["selection loss"] !== undefined && stage.stage === "selection" ? x["selection loss"] : x.loss]) }].filter((line) => line.points.length > 1))),
@@ -86,17 +86,18 @@ export async function createRun(root, { failed, say }) {
 
   async function open(number) {
     try {
-      const found = await post("/api/run/open", { number });
+      const again = () => post("/api/run/open", { number });
+      const found = await again();
       const url = await photoUrl(found.photo);
-      openScene({ photo: { image: found.image, size: found.size, id: found.photo, url }, boxes: found.boxes.map(({ box, label, score }) => ({ box, label, score: score ?? 1 })), truth: { annotations: found.truth, hits: [] }, quiet: true });
+      openScene({ photo: { image: found.image, size: found.size, id: found.photo, url, again }, boxes: found.boxes.map(({ box, label, score }) => ({ box, label, score: score ?? 1 })), truth: { annotations: found.truth, hits: [] }, quiet: true });
       const ids = state.boxes.map((box) => box.id);
       const relations = found.relations.map((x) => ({ ...x, subject: ids[x.subject.box], object: ids[x.object.box] }));
       state.truth.hits = relations.filter((x) => x.hit);
       state.answer = { relations, names: new Map() };
       for (const button of gallery.querySelectorAll("[data-photo]")) button.setAttribute("aria-current", String(button.dataset.photo === String(number)));
       byId("tab-relations").click();
-      const misses = found.truth.filter((x) => !x.found);
-      say(`${found.truth.length - misses.length} of ${found.truth.length} annotated relations found`);
+      const { hit, truths, duplicate } = data.photos[number];
+      say(`${hit} of ${truths} annotated relations found${duplicate ? `, ${duplicate} repeat those` : ""}`);
     } catch (error) {
       failed(error);
     }

@@ -4,7 +4,7 @@ import { forgetColours } from "./dom.js";
 
 export const state = {
   about: null, // what the server says of itself
-  photo: null, // {image, size, id, url}
+  photo: null, // {image, size, id, url, again: opens it once more}
   boxes: [], // {id, box: [x1, y1, x2, y2], label, score}
   selected: null, // a box's id
   partner: null, // the box selected before it
@@ -141,6 +141,17 @@ export function boxNames() {
     group.forEach((box, at) => names.set(box.id, group.length > 1 ? `${name} ${at + 1}` : name));
   }
   return names;
+}
+
+/** Send a request about the photo; where the server has dropped the photo, open it again first. */
+export async function withPhoto(send) {
+  try {
+    return await send();
+  } catch (error) {
+    if (error.status !== 410 || !state.photo?.again) throw error;
+    state.photo.id = (await state.photo.again()).photo;
+    return send();
+  }
 }
 
 /** The scene as the server takes it. */

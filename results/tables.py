@@ -246,7 +246,7 @@ def answers() -> str:
     """What a person reads, in the paper's ranking and in answers."""
     values = _answers()
     kinds = [what for what in values if not what.startswith("probability")]
-    percent = ["filler", "behind", "mirrored", "repeats", "in most photos", "commonest", "annotated"]
+    percent = ["filler", "behind", "mirrored", "repeats", "rivals", "in most photos", "commonest", "annotated"]
     head = ["answers", *percent, "predicates", "photos without", "renamed"]
     body = [[what, *(f"{values[what][name]:.0f}{'%' * (name in percent)}" for name in head)] for what in kinds]
     return _table(["", *head], body)

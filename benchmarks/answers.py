@@ -4,7 +4,8 @@
 
 100 training photos, every n-th by name, with the boxes of a detector: the paper's ranking (k = 1, best 20) beside the
 default answers and those in the likely order. Filler: next to, near, beside. Mirrored: the same predicate also the
-other way round. Repeats: triplets that the photo has already. In most photos: of the first five answers, the mean share
+other way round. Repeats: triplets that the photo has already. Rivals: photos whose answers have two boxes of different
+names in one place (IoU of at least 0.7). In most photos: of the first five answers, the mean share
 of photos that have the same triplet among their first five. Commonest: the share of photos with the commonest triplet
 of all first three. Annotated: of the first five, the share that annotators wrote, the same names and both boxes with an
 IoU of at least 0.5. Renamed: boxes with several names or another one than the detector's. Then, on all test photos,
@@ -18,16 +19,18 @@ import argparse
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from polyadic import RelationModel, Relations, Scene, get_protocol, load_dataset, load_detector
+from polyadic.boxes import box_iou
 from polyadic.config import DETECTOR_PRESETS
 from polyadic.experiments.pictures import matches
-from polyadic.model.answers import AnswerOptions, answer
+from polyadic.model.answers import RIVALS, AnswerOptions, answer
 from polyadic.model.scoring import ScoredPairs
 from polyadic.pretrained import DETECTOR, coco_to_vrd, model_for
 
@@ -43,7 +46,7 @@ KINDS: dict[str, Callable[[ScoredPairs], Relations]] = {
 
 
 def count(results: Sequence[tuple[Scene, Relations]]) -> dict[str, Any]:
-    total, photos, empty, renamed, boxes = Counter[str](), 0, 0, 0, 0
+    total, photos, empty, renamed, boxes, rivals = Counter[str](), 0, 0, 0, 0, 0
     predicates: set[str] = set()
     for scene, relations in results:
         photos, empty = photos + 1, empty + (not len(relations))
@@ -60,6 +63,7 @@ def count(results: Sequence[tuple[Scene, Relations]]) -> dict[str, Any]:
             seen.add(row.names)
             for at, name in zip(row.pair, row.names[::2], strict=True):
                 names[at].add(name)
+        rivals += has_rivals(relations)
         annotated = is_annotated(scene, relations)[:5]
         total["first five"] += len(annotated)
         total["annotated"] += int(annotated.sum())
@@ -73,6 +77,7 @@ def count(results: Sequence[tuple[Scene, Relations]]) -> dict[str, Any]:
     shares["annotated"] = 100 * total["annotated"] / total["first five"]
     first = {n: Counter(name for _, x in results for name in set(x[:n].names())) for n in (3, 5)}
     shares["in most photos"] = 100 * sum(n * n for n in first[5].values()) / first[5].total() / photos
+    shares["rivals"] = 100 * rivals / photos
     shares["commonest"] = 100 * max(first[3].values()) / photos
     return {
         "photos": photos,
@@ -83,6 +88,13 @@ def count(results: Sequence[tuple[Scene, Relations]]) -> dict[str, Any]:
         "boxes": boxes,
         "renamed": renamed,
     }
+
+
+def has_rivals(relations: Relations) -> bool:
+    """Whether two boxes of the answers are one place with two names."""
+    named = {at: name for row in relations for at, name in zip(row.pair, row.names[::2], strict=True)}
+    boxes = torch.from_numpy(relations.boxes)
+    return any(named[a] != named[b] and float(box_iou(boxes[a], boxes[b])) >= RIVALS for a, b in combinations(named, 2))
 
 
 def is_annotated(scene: Scene, relations: Relations) -> np.ndarray:

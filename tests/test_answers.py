@@ -16,7 +16,16 @@ from model_cases import EXPONENTS, NAMES, detections, model_of, photo, prepared
 from refusals import refused
 
 from polyadic.model import scoring
-from polyadic.model.answers import AnswerOptions, Statements, answer, ask, choose, merge_boxes, name_boxes
+from polyadic.model.answers import (
+    AnswerOptions,
+    Statements,
+    answer,
+    ask,
+    choose,
+    drop_rivals,
+    merge_boxes,
+    name_boxes,
+)
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL
 from polyadic.prior import TripletPrior
@@ -240,6 +249,28 @@ def test_overlapping_boxes_of_a_name_are_one_object_with_the_likeliest_relations
     for other in (replace(pool, boxes=apart), replace(pool, confidences=np.ones(4))):  # IoU 0.49; drawn by hand
         assert merge_boxes(other).pairs.tolist() == pool.pairs.tolist()
     assert len(merge_boxes(pool[:0])) == 0
+
+
+def test_of_two_names_for_one_place_the_surer_stays() -> None:
+    pool = candidates((0, 2, 2, 0.3), (1, 2, 2, 0.2), (2, 4, 3, 0.1), (0, 1, 1, 0.05))
+    boxes = np.array([[0.0, 0, 10, 10], [0, 0, 10, 7.5], [20, 0, 30, 10], [20, 0, 30, 6]])  # IoU 0.75, 0.6
+    pool = replace(pool, boxes=boxes, named=np.arange(4), confidences=np.array([0.5, 0.9, 0.8, 0.7]))
+    assert drop_rivals(pool).pairs.tolist() == [[1, 2], [2, 3]]
+    same_name, by_hand = {"named": np.array([0, 0, 1, 2])}, {"confidences": np.ones(4)}
+    for other in (replace(pool, **same_name), replace(pool, **by_hand)):
+        assert drop_rivals(other).pairs.tolist() == pool.pairs.tolist()
+    chain = np.array([[0.0, 0, 10, 10], [0, 2, 10, 10], [0, 4, 10, 10], [20, 0, 30, 6]])  # IoU 0.8, 0.6; 0.75
+    between = replace(pool, boxes=chain, confidences=np.array([0.9, 0.8, 0.7, 0.6]))
+    assert drop_rivals(between).pairs.tolist() == [[0, 2], [2, 3]]  # a rival that was dropped drops no other
+
+
+def test_a_rival_is_left_out_of_answers_and_found_by_its_name() -> None:
+    model, given = model_of("evidence"), detections(3)
+    given = replace(given, boxes=given.boxes[[0, 0, 1]], labels=np.array([0, 1, 2]), scores=np.array([0.9, 0.8, 0.7]))
+    scored, options = prepared(model, given), AnswerOptions(least=0.0, top=100, k=None)
+    assert {box for row in answer(scored, options) for box in row.pair} == {0, 2}
+    assert {box for row in answer(scored, replace(options, mirror="keep")) for box in row.pair} == {0, 1, 2}
+    assert {1} < {box for row in ask(scored, {"subject": NAMES.objects[1]}, options) for box in row.pair}
 
 
 def test_the_threshold_is_a_probability_and_includes_the_penalty_for_repeats_on_the_same_boxes() -> None:

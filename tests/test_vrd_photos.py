@@ -42,7 +42,12 @@ def made(boxes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tu
     out = tmp_path_factory.mktemp("runs")
     sets = [BoxSet("ours", boxes["ours"], (boxes["a"], boxes["b"]))]
     untouched = RelationModel(small(), VOCABULARY)
-    return out, photos_table(CONFIG, sets, out, seeds=[3], untouched=untouched, witness=boxes["other"])
+    tables = [
+        photos_table(CONFIG, sets, out, seeds=[3], untouched=untouched, witness=other)
+        for other in (None, boxes["other"])
+    ]
+    assert [{row.fit for row in table.rows} for table in tables] == [{"ours"}, {"ours and other"}]
+    return out, replace(tables[0], rows=tables[0].rows + tables[1].rows)
 
 
 def test_rows_are_those_of_the_trained_run_on_its_boxes(made: tuple[Path, Results], boxes: dict[str, Path]) -> None:
@@ -84,6 +89,14 @@ def test_each_set_has_its_baselines_and_the_untouched_model(made: tuple[Path, Re
 def test_as_many_training_files_as_sets(command: Command, tmp_path: Path, boxes: dict[str, Path]) -> None:
     words = ("--proposals", boxes["ours"], "--proposals", boxes["other"], "--training-proposals", boxes["a"])
     assert "got 2 and 1" in command("reproduce", "vrd-photos", "--data", tmp_path, *words).message
+
+
+def test_any_config_and_any_field_of_it(command: Command, tmp_path: Path, boxes: dict[str, Path]) -> None:
+    (tmp_path / "annotations_train.json").write_text("{}")
+    words = ("--data", tmp_path, "--proposals", boxes["ours"], "--training-proposals", boxes["a"])
+    assert "no option --witnes" in command("reproduce", "vrd-photos", *words, "--witnes", boxes["other"]).message
+    assert "head.rank" in command("reproduce", "vrd-photos", *words, "--head.rank", "none").message
+    assert "nowhere.toml" in command("reproduce", "vrd-photos", "nowhere.toml", *words).message
 
 
 def test_a_detector_of_one_fold_looks_at_the_images_that_it_has_not_seen(command: Command, tmp_path: Path) -> None:

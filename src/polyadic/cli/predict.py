@@ -114,8 +114,8 @@ def command(
         Literal["drop", "keep"],
         typer.Option(
             "--mirror",
-            help='drop: of "A behind B" and "B behind A" the likelier alone, "next to" and the like once per pair, and '
-            "boxes that see one object twice as one.",
+            help='drop: of "A behind B" and "B behind A" the likelier alone, "next to" and the like once per pair, '
+            "boxes that see one object twice as one, and of two names for one place the surer.",
             rich_help_panel=_ANSWERS,
         ),
     ] = "drop",

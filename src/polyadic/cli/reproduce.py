@@ -223,6 +223,7 @@ def vrd_lu(
 
 @app.command(
     "vrd-photos",
+    context_settings=ANY,
     epilog=examples(
         "polyadic reproduce vrd-photos --data data/vrd --proposals test.safetensors "
         "--training-proposals fold0.safetensors,fold1.safetensors"
@@ -241,9 +242,12 @@ def vrd_photos(
             help="Its boxes of the training photos, seen by detectors of other folds; as often as --proposals.",
         ),
     ],
+    words: Words = None,
     witness: Annotated[
         Path | None,
-        typer.Option("--witness", help="Boxes of the test photos to join with the last set, simulated in training."),
+        typer.Option(
+            "--witness", help="Other boxes of the test photos, joined with each set; training simulates them."
+        ),
     ] = None,
     out: Annotated[Path, _Runs] = Path("runs/vrd-photos"),
     seeds: _Seeds = 3,
@@ -251,22 +255,24 @@ def vrd_photos(
 ) -> None:
     """Table 1 on VRD from photos alone, with a detector's own boxes.
 
-    Beside the lower block of the paper's Table 1; ten minutes per training on a CPU.
+    Beside the lower block of the paper's Table 1; default: the preset vrd-photos, ten minutes per training on a CPU.
     """
-    from polyadic.cli.tables import boxes_tables
-    from polyadic.config import PRESETS
-    from polyadic.experiments.vrd_photos import BoxSet, photos_table
-    from polyadic.model.relation_model import RelationModel
-
     if len(proposals) != len(training):
         raise PolyadicError(
             f"--proposals and --training-proposals belong together, got {len(proposals)} and {len(training)}"
         )
+    name, fields = split_words(words or [])
+    options = (*TABLE_OPTIONS, "witness")
+    config = with_fields(chosen_config(name or "vrd-photos", data, fields.get("data.dataset")), fields, options)
+
+    from polyadic.cli.tables import boxes_tables
+    from polyadic.experiments.vrd_photos import BoxSet, photos_table
+    from polyadic.model.relation_model import RelationModel
+
     sets = [
         BoxSet(test.stem, test, tuple(map(Path, files.split(","))))
         for test, files in zip(proposals, training, strict=True)
     ]
-    config = PRESETS["vrd-photos"].change(**{"data.root": str(data.expanduser().resolve())})
     model = RelationModel.pretrained("vrd-boxes")
     _experiment(
         csv or out / "table1.csv",

@@ -2,8 +2,8 @@
 
 Each set of boxes gets the count table and the ceilings on these boxes, the pretrained `vrd-boxes` as it is, and models
 trained for the set: on the detector's boxes of training photos that it has not seen, borrowed where there is no photo.
-Boxes that exist for the test images alone, as Lu's, can be joined as one more witness: training simulates them, with
-the noise of one half of the test images for the other half.
+Boxes that exist for the test images alone, as Lu's, can be joined with each set as one more witness: training simulates
+them, with the noise of one half of the test images for the other half.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def photos_table(
     untouched: RelationModel,
     witness: Path | None = None,
 ) -> Results:
-    """Score each set of boxes; with a `witness`, the last set once more, joined with its boxes of the test images.
+    """Score each set of boxes; with a `witness`, joined with its boxes of the test images.
 
     `untouched` is a model that was not trained for any of them; its rows are called UNTOUCHED.
     """
@@ -51,15 +51,14 @@ def photos_table(
         files = [str(path.expanduser().resolve()) for path in boxes.training]
         config = config.change(**{"data.detections": files})
         experiment = Experiment(config, boxes.test.expanduser().resolve(), out, tuple(seeds))
-        rows += _untrained(experiment, boxes.name, untouched)
-        rows += experiment.fitted(boxes.name, [(boxes.name, config, experiment.test)])
-        trained |= experiment.trained
-    if witness is not None:
-        name = f"{sets[-1].name} and {witness.stem}"
-        alone = read_proposals(witness.expanduser(), experiment.test)
-        experiment.boxes = _joined(experiment, alone, (sets[-1].name, witness.stem))
+        name, parts = boxes.name, [(boxes.name, config, experiment.test)]
+        if witness is not None:
+            name = f"{boxes.name} and {witness.stem}"
+            alone = read_proposals(witness.expanduser(), experiment.test)
+            experiment.boxes = _joined(experiment, alone, (boxes.name, witness.stem))
+            parts = experiment.halves(config, alone, f"{name}-")
         rows += _untrained(experiment, name, untouched)
-        rows += experiment.fitted(name, experiment.halves(config, alone, f"{name}-"))
+        rows += experiment.fitted(name, parts)
         trained |= experiment.trained
     return Results(tuple(rows), {**about, "training_seconds": trained})
 

@@ -2,8 +2,8 @@
 
 The paper's ranking (`ScoredPairs.rank`) lists the same relation both ways and for every pair in a crowd, and gives a
 box another name in each relation. Here each box has one name, two boxes of a name that overlap by half are one object,
-and an answer's number is the probability that an annotator states it: P(B_s, B_o | I) · P(X_sel) ·
-P(s, p, o | B_s, B_o, I).
+of two names for one place the surer stays, and an answer's number is the probability that an annotator states it:
+P(B_s, B_o | I) · P(X_sel) · P(s, p, o | B_s, B_o, I).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ Mirror = Literal["drop", "keep"]
 TELLING = 0.5  # weight of what a triplet tells, in nats, beside the log of its probability
 TIMES = 2  # the same triplet in an informative answer
 SAME = 0.5  # IoU from which two boxes of a name are one object
+RIVALS = 0.7  # IoU from which two boxes of different names are one object
 POOL = 1000  # likeliest triplets of an image, among which answers are chosen
 _FIXED = ScoreTerms(relabel=False)
 
@@ -62,6 +63,8 @@ def answer(scored: ScoredPairs, options: AnswerOptions) -> Relations:
     """Choose the answers for one photo."""
     named = name_boxes(scored, options.labels)
     pool = _merged(_rank_named(scored, named, POOL), options)
+    if options.mirror == "drop":
+        pool = drop_rivals(pool)
     return _or_note(choose(pool, scored.model.prior, options), pool, options.least)
 
 
@@ -163,6 +166,21 @@ def merge_boxes(pool: Relations) -> Relations:
     _, first = np.unique(np.concatenate([pairs, pool.triplets], 1), axis=0, return_index=True)
     rows = np.sort(first[pairs[first, 0] != pairs[first, 1]])
     return replace(pool[rows], pairs=pairs[rows])
+
+
+def drop_rivals(pool: Relations) -> Relations:
+    """Drop the relations of a box whose place has a surer box under another name: a road is not a street as well.
+
+    Two annotated objects are hardly ever in one place. Boxes that are equally sure, as those drawn by hand, stay.
+    """
+    assert pool.named is not None, "answers name boxes"
+    assert pool.confidences is not None, "ours"
+    boxes, kept = torch.from_numpy(pool.boxes), np.ones(len(pool.boxes), bool)
+    for box in np.argsort(-pool.confidences, kind="stable").tolist():
+        if kept[box]:
+            overlap = box_iou(boxes[box], boxes).numpy() >= RIVALS
+            kept &= ~(overlap & (pool.named != pool.named[box]) & (pool.confidences < pool.confidences[box]))
+    return pool[np.flatnonzero(kept[pool.pairs].all(1))]
 
 
 def _merged(pool: Relations, options: AnswerOptions) -> Relations:

@@ -62,7 +62,7 @@ def test_a_step_by_hand() -> None:
     rows = FrozenRows([frozen[:4], frozen[2:6]], [frozen[6:]], torch.device("cpu"))
     assert (rows.fitted, len(rows.x)) == (6, 9)
     span = SpanLayer(layer, rows, rows.products())
-    sides = (plain, list(plain.parameters()), []), (layer, [layer.bias, *span.parameters()], [span])
+    sides: Any = (plain, list(plain.parameters()), []), (layer, [layer.bias, *span.parameters()], [span])
     at = torch.tensor([3, 0, 3, 5, 1, 0])
     norms, outputs = [], []
     for module, parameters, spans in sides:

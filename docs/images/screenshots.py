@@ -3,7 +3,7 @@
     python docs/images/screenshots.py              # writes beside this file
     python docs/images/screenshots.py --all DIR    # also dark and narrow ones, to look at
 
-Colours are reduced to 256, so that a picture with a photo stays below 150 kB.
+Colours are reduced to 256, so that a picture with a photo stays below 160 kB.
 """
 
 from __future__ import annotations

@@ -256,8 +256,7 @@ def test_of_two_names_for_one_place_the_surer_stays() -> None:
     boxes = np.array([[0.0, 0, 10, 10], [0, 0, 10, 7.5], [20, 0, 30, 10], [20, 0, 30, 6]])  # IoU 0.75, 0.6
     pool = replace(pool, boxes=boxes, named=np.arange(4), confidences=np.array([0.5, 0.9, 0.8, 0.7]))
     assert drop_rivals(pool).pairs.tolist() == [[1, 2], [2, 3]]
-    same_name, by_hand = {"named": np.array([0, 0, 1, 2])}, {"confidences": np.ones(4)}
-    for other in (replace(pool, **same_name), replace(pool, **by_hand)):
+    for other in (replace(pool, named=np.array([0, 0, 1, 2])), replace(pool, confidences=np.ones(4))):  # drawn by hand
         assert drop_rivals(other).pairs.tolist() == pool.pairs.tolist()
     chain = np.array([[0.0, 0, 10, 10], [0, 2, 10, 10], [0, 4, 10, 10], [20, 0, 30, 6]])  # IoU 0.8, 0.6; 0.75
     between = replace(pool, boxes=chain, confidences=np.array([0.9, 0.8, 0.7, 0.6]))

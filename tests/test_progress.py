@@ -43,13 +43,15 @@ def test_a_photo_that_cannot_be_read_blocks_no_stop(tmp_path: Path, monkeypatch:
     stalled = threading.Event()
     monkeypatch.setattr(photos, "open_photo", lambda path: stalled.wait(60))  # a disk that does not answer
     items = [Item(f"{at}.png", tmp_path / f"{at}.png", detections(2)) for at in range(3)]
-    start = time.monotonic()
+    start, before = time.monotonic(), set(threading.enumerate())  # other tests leave some behind
     with interruptible():
         timer = threading.Timer(0.1, request_stop)
         timer.start()
         with pytest.raises(Interrupted):
             next(predict_photos(model_of("evidence"), items, Question(), batch=1))
     assert time.monotonic() - start < 10
-    readers = [thread for thread in threading.enumerate() if thread.name.startswith("Thread") and thread.is_alive()]
+    timer.join()
+    readers = set(threading.enumerate()) - before
+    assert readers, "they wait for the disk"
     assert all(thread.daemon for thread in readers), "the interpreter would wait for them"
     stalled.set()

@@ -484,7 +484,7 @@ def test_100_parallel_clients_get_answers_or_503(server: Served) -> None:
     assert sum(statuses.values()) == 100
     assert set(statuses) <= {200, 503}
     assert statuses[200] >= 10
-    assert refusal(server) == 200  # and it goes on
+    assert refusal(server) == 200  # it still answers
 
 
 def test_a_full_queue_is_503_with_retry_after(model: RelationModel) -> None:

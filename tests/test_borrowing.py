@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from polyadic.structures.detections import Detections
-from polyadic.structures.scenes import Scene
-from polyadic.structures.vocabulary import PolyadicError
+from polyadic.structures.scenes import Dataset, Scene
+from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 from polyadic.training.borrowing import Borrowing
 from polyadic.training.examples import BoxSource
+from polyadic.training.simulation import DetectionNoise
 
 PERSON, HORSE, HAT = 0, 1, 2
 
@@ -26,7 +28,8 @@ def seen(name: str, boxes: list[list[float]], labels: list[int], size: tuple[flo
     scores = np.arange(1, len(boxes) + 1) / 10
     rows = np.eye(3, dtype=np.float32)[np.array(labels, np.int64)] * scores[:, None].astype(np.float32)
     corners = np.array(boxes, float).reshape(-1, 4)
-    return Detections(name, corners, np.array(labels, np.int64), scores, size, distribution=rows)
+    source = np.array([f"detector {at}" for at in range(len(boxes))], np.str_)
+    return Detections(name, corners, np.array(labels, np.int64), scores, size, distribution=rows, source=source)
 
 
 LENDER = a_scene("lender", [[10, 10, 30, 40], [60, 10, 80, 30]], [PERSON, HORSE])
@@ -51,6 +54,8 @@ def test_detections_move_and_scale_with_their_object() -> None:
     assert borrowed.labels.tolist() == [HORSE, HAT, HAT]
     assert borrowed.size == target.frame
     assert borrowed.distribution is not None
+    assert borrowed.source is not None
+    assert borrowed.source.tolist() == ["detector 0", "detector 1", "detector 2"]
     assert FOUND.distribution is not None
     np.testing.assert_allclose(borrowed.distribution, FOUND.distribution)
 
@@ -85,6 +90,21 @@ def test_training_uses_real_detections_where_there_are_some() -> None:
     np.testing.assert_allclose(source.boxes(LENDER, rng).boxes, FOUND.boxes)
     assert len(source.boxes(target, rng).boxes) == 3
     assert len(BoxSource(found).boxes(target, rng).boxes) == 0  # without borrowing: nothing was detected
+
+
+def test_the_boxes_of_a_real_and_a_simulated_detector_keep_their_names() -> None:
+    target = a_scene("target", [[10, 10, 30, 40]], [PERSON])
+    unnamed = replace(FOUND, source=None)
+    noise = DetectionNoise.fit(
+        [FOUND], Dataset("d", "train", Vocabulary(("person", "horse", "hat"), ("on",)), (LENDER,), Path())
+    )
+    source = BoxSource(
+        {"lender": unnamed}, Borrowing.fit({"lender": unnamed}, [LENDER]), (noise,), ("real", "simulated")
+    )
+    for scene in (LENDER, target):
+        boxes = source.boxes(scene, np.random.default_rng(0))
+        assert boxes.source is not None
+        assert boxes.source.tolist() == ["real"] * 3 + ["simulated"] * (len(boxes.boxes) - 3)
 
 
 def test_a_draw_depends_on_the_random_numbers_alone() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from oracles import plain_iou
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from polyadic.boxes import GEOMETRY, ordered_pairs, pair_geometry
 from polyadic.config.schema import EvidenceConfig
-from polyadic.model.features import EvidenceFeature, Nearness, box_evidence
+from polyadic.model.features import EvidenceFeature, Nearness, box_evidence, witness_evidence
 
 FRAME = torch.tensor([100.0, 50.0])
 
@@ -63,6 +64,33 @@ def test_boxes_equal_a_loop_over_the_others(n: int) -> None:
         result = numbers[i].tolist()
         assert result[2:7] == pytest.approx([best[1], best[2], repeat, math.log(n), math.log(same)])
     assert n < 12 or (names[:, 1] >= 0).sum() > 3, "the case shows nothing"
+
+
+@pytest.mark.parametrize("n", [1, 12, 30])
+def test_witnesses_equal_a_loop_over_the_others(n: int) -> None:
+    boxes, labels, scores = (x.double() if x.is_floating_point() else x for x in crowd(n))
+    source = np.array(["fold0", "Vrd-Detector", "lu", "other"])[np.arange(n) % 4]
+    witnesses = ("fold?|vrd-detector", "lu")
+    numbers = witness_evidence(boxes, labels, scores, source=source, witnesses=witnesses)
+    for i in range(n):
+        expected = []
+        for names in (("fold0", "Vrd-Detector"), ("lu",)):
+            best, score, same = 0.0, 0.0, 0.0
+            for j in range(n):
+                overlap = plain_iou(boxes[i].tolist(), boxes[j].tolist(), 0.0) if j != i and source[j] in names else 0.0
+                if overlap > best:
+                    best, score = overlap, float(scores[j])
+                same = max(same, overlap * float(labels[j] == labels[i]))
+            expected += [float(source[i] in names), best, score if best > 0.5 else 0.0, same]
+        assert numbers[i].tolist() == pytest.approx(expected)
+    assert n < 12 or (numbers[:, 6] > 0).sum() >= 3, "the case shows nothing"
+
+
+def test_boxes_of_unknown_detectors_are_no_witness() -> None:
+    boxes, labels, scores = crowd(5)
+    unknown = witness_evidence(boxes, labels, scores, source=None, witnesses=("a", "b"))
+    assert torch.equal(unknown, torch.zeros(5, 8))
+    assert witness_evidence(boxes, labels, scores, source=np.full(5, "a"), witnesses=()).shape == (5, 0)
 
 
 @pytest.mark.parametrize("n", [2, 7, 40])  # torch rounds the distances of many points unless told not to

@@ -105,6 +105,9 @@ def run(
     beside: Annotated[
         Path | None, typer.Option("--with", help="A file of other detectors' boxes of the same images, to be joined.")
     ] = None,
+    annotated: Annotated[
+        bool, typer.Option("--annotated", help="P(class | box) of the annotated boxes, rather than its own boxes.")
+    ] = False,
     batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Images per batch.")] = 8,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted file.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
@@ -124,6 +127,7 @@ def run(
             dataset=dataset,
             root=data,
             beside=beside,
+            annotated=annotated,
             batch=batch,
             resume=resume,
             overwrite=overwrite,

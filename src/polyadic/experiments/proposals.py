@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from polyadic.files import LOCK_FILE, check_output, check_place, find_model, ide
 from polyadic.io.records import read_detections, write_detections
 from polyadic.model.storage import pick_device
 from polyadic.pretrained import DETECTOR, detector_folder
+from polyadic.progress import track
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
@@ -56,6 +57,7 @@ def detect_split(
     dataset: str | None = None,
     root: str | Path | None = None,
     beside: str | Path | None = None,
+    annotated: bool = False,
     batch: int = 8,
     resume: bool = False,
     overwrite: bool = False,
@@ -63,7 +65,8 @@ def detect_split(
     """Write the boxes of all images of a split to a `.safetensors` or `.jsonl` file.
 
     A detector of one fold (`data.folds`) looks at the training images that it has not seen. `beside` is a file of other
-    detectors' boxes to join, named by the detector's second look if it has one.
+    detectors' boxes to join, named by the detector's second look if it has one. With `annotated`, that look at the
+    annotated boxes is written instead of the detector's own boxes: their names are not in it.
     """
     out = Path(out).expanduser()
     parts = out.with_name(f"{out.name}.parts")
@@ -92,13 +95,31 @@ def detect_split(
                 )
             for path in [*started, stored] if overwrite else ():
                 shutil.rmtree(path, ignore_errors=True)
-            boxes = detect_stored(detector, data.scenes, stored, batch=batch, workers=config.workers)
+            boxes: Iterable[Detections]
+            if annotated:
+                boxes = _looks(detector, data, named=beside is not None)
+            else:
+                boxes = detect_stored(detector, data.scenes, stored, batch=batch, workers=config.workers)
             if beside is not None:
                 boxes = _joined(detector, boxes, data, others, names=(folder_name(run), Path(beside).stem))
             about = {"detector": fingerprint(detector), "dataset": data.name, "split": split, "images": str(len(data))}
             write_detections(out, boxes, data.vocabulary, overwrite=overwrite, **about)
             shutil.rmtree(parts, ignore_errors=True)
     return _measure(out, data)
+
+
+def _looks(detector: Detector, data: Dataset, *, named: bool) -> Iterator[Detections]:
+    """Look at the annotated boxes; label and score are those of the likeliest class."""
+    if named or not detector.names_any_box:
+        raise PolyadicError(
+            "--annotated is for a detector with a second look (yolox-nano, vrd-detector), and without --with"
+        )
+    for scene in track(data.scenes, "boxes"):
+        n = len(scene.boxes)
+        boxes = Detections(scene.name, scene.boxes, np.zeros(n, np.int64), np.ones(n), scene.frame)
+        look = detector.name_boxes(scene.photo(), boxes).distribution
+        assert look is not None, "it fills it in"
+        yield replace(boxes, labels=look.argmax(1), scores=look.max(1).astype(float), distribution=look)
 
 
 def _joined(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 
 from polyadic.boxes import (
@@ -30,6 +31,7 @@ from polyadic.config.schema import Config, EvidenceConfig
 from polyadic.model.backbone import Backbone
 
 BOX, PAIR = 11, GEOMETRY + 6  # columns of evidence per box and per pair
+WITNESS = 4  # more columns per box for each detector that is told apart
 
 
 def box_evidence(
@@ -68,6 +70,39 @@ def box_evidence(
     return torch.stack([labels, other], 1), torch.stack(columns, 1)
 
 
+def witness_evidence(
+    boxes: Float[Tensor, "N 4"],
+    labels: Int[Tensor, " N"],
+    scores: Float[Tensor, " N"],
+    *,
+    source: Shaped[np.ndarray, " N"] | None,
+    witnesses: Sequence[str],
+) -> Float[Tensor, "N F"]:
+    """Describe what each detector saw in the place of each box: 4 numbers per witness, 0 where it saw nothing.
+
+    Whether the box is its own; the overlap with its best other box there, that box's score, and the overlap with its
+    best other box of the same label. Boxes without a source, or of another detector, belong to no witness.
+    """
+    if not witnesses or not len(boxes):
+        return boxes.new_zeros(len(boxes), WITNESS * len(witnesses))
+    overlap = box_iou(boxes[:, None], boxes[None]).fill_diagonal_(0)
+    same = labels[:, None] == labels[None]
+    columns = []
+    for pattern in witnesses:
+        own = torch.from_numpy(_is_of(source, pattern, len(boxes)))
+        theirs = overlap * own
+        best, at = theirs.max(1)
+        columns += [own.to(boxes), best, scores[at] * (best > 0.5), (theirs * same).amax(1)]
+    return torch.stack(columns, 1)
+
+
+def _is_of(source: Shaped[np.ndarray, " N"] | None, pattern: str, n: int) -> np.ndarray:
+    if source is None:
+        return np.zeros(n, bool)
+    known = {name: any(fnmatchcase(name.lower(), one.lower()) for one in pattern.split("|")) for name in set(source)}
+    return np.array([known[name] for name in source], bool)
+
+
 class Nearness:
     """Distances between the boxes of one image and how many boxes are nearer, in O(N² log N)."""
 
@@ -101,6 +136,7 @@ _BOX_COLUMNS = [
     *[(2.0, 0.7), (0.5, 0.7)],  # log numbers of boxes
     *[(-3.0, 1.5), (0.0, 0.7), (0.5, 0.3), (0.5, 0.3)],  # log area, log aspect, centre
 ]
+_WITNESS_COLUMNS = [(0.5, 0.5), (0.4, 0.4), (0.3, 0.3), (0.4, 0.4)]
 _PAIR_COLUMNS = [
     *[(0.2, 0.3), (0.2, 0.3), (0.8, 0.3), (0.8, 0.3)] * 2,  # both boxes in their union
     *[(0.0, 1.0)] * 6,  # log ratios, offsets
@@ -124,17 +160,18 @@ class EvidenceFeature(nn.Module):
         self.subject = nn.Embedding(classes + 1, evidence.embedding)
         self.object = nn.Embedding(classes + 1, evidence.embedding)
         self.rival = nn.Embedding(classes + 1, 24)
-        for name, columns in (("box_scale", _BOX_COLUMNS), ("pair_scale", _PAIR_COLUMNS)):
+        box_columns = _BOX_COLUMNS + _WITNESS_COLUMNS * len(evidence.witnesses)
+        for name, columns in (("box_scale", box_columns), ("pair_scale", _PAIR_COLUMNS)):
             self.register_buffer(name, torch.tensor(columns).T.contiguous(), persistent=False)  # [2, columns]
         self.geometry = nn.Sequential(nn.Linear(PAIR, evidence.geometry), nn.ReLU())
         self.names = nn.Sequential(nn.Linear(classes, evidence.names), nn.ReLU()) if evidence.names else None
-        self.box = evidence.embedding + 24 + BOX + evidence.names
+        self.box = evidence.embedding + 24 + len(box_columns) + evidence.names
         self.pair = 2 * self.box + evidence.geometry
 
     def forward(
         self,
         labels: Int[Tensor, "N 2"],
-        box_evidence: Float[Tensor, "N 11"],
+        box_evidence: Float[Tensor, "N F"],
         pair_evidence: Float[Tensor, "B 30"],
         pairs: Int[Tensor, "B 2"],
         names: Float[Tensor, "N C"] | None = None,
@@ -238,7 +275,7 @@ class PairInputs:
     regions: Float[Tensor, "N D"] | None = None  # pooled features of the boxes, and of their crops
     unions: Float[Tensor, "B E"] | None = None  # pooled features of the union box
     labels: Int[Tensor, "N 2"] | None = None  # evidence: the label and its rival, -1 for none
-    box_evidence: Float[Tensor, "N 11"] | None = None
+    box_evidence: Float[Tensor, "N F"] | None = None
     pair_evidence: Float[Tensor, "B 30"] | None = None
     names: Float[Tensor, "N C"] | None = None  # evidence of `name_evidence`
     context: Float[Tensor, "B 39"] | None = None  # geometry of the pair among all boxes of its image
@@ -414,11 +451,14 @@ def box_inputs(
     scores: Float[np.ndarray, " N"] | None = None,
     names: Float[np.ndarray, "N C"] | None = None,
     classes: int = 0,
+    source: Shaped[np.ndarray, " N"] | None = None,
+    witnesses: Sequence[str] = (),
     regions: Float[Tensor, "N D"] | None = None,
 ) -> PairInputs:
     """Build the input of one image's boxes; what describes pairs is left out.
 
-    Labels and scores are for evidence, and for a model that reads P(class | box) of so many `classes` also `names`.
+    Labels and scores are for evidence; for a model that reads P(class | box) of so many `classes` also `names`, for one
+    that tells `witnesses` apart also `source`.
     """
     corners = torch.from_numpy(boxes).float()
     size = torch.tensor(frame, dtype=torch.float32)
@@ -426,7 +466,9 @@ def box_inputs(
     if "evidence" in sources:
         assert labels is not None, "evidence needs labels"
         assert scores is not None, "evidence needs scores"
-        both, numbers = box_evidence(corners, torch.from_numpy(labels), torch.from_numpy(scores).float(), size)
+        given = torch.from_numpy(labels), torch.from_numpy(scores).float()
+        both, numbers = box_evidence(corners, *given, size)
+        numbers = torch.cat([numbers, witness_evidence(corners, *given, source=source, witnesses=witnesses)], 1)
     return PairInputs(
         pairs,
         corners,

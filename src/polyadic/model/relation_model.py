@@ -95,7 +95,7 @@ class RelationModel(nn.Module):
         }
         self.head: TripletHead | LabelHead
         if head.labels:
-            self.head = LabelHead(box, sizes, **layers)
+            self.head = LabelHead(box, sizes, names=bool(config.evidence.names), **layers)
         else:
             copies = 2 if "evidence" in config.sources else 0
             layers |= {"copies": copies, "names": bool(copies and config.evidence.names)}
@@ -149,7 +149,7 @@ class RelationModel(nn.Module):
     @property
     def named_classes(self) -> int:
         """The number of classes whose P(class | box) is read as evidence; 0 if none is."""
-        read = "evidence" in self.config.sources and self.config.evidence.names
+        read = ("evidence" in self.config.sources or self.config.head.labels) and self.config.evidence.names
         return len(self.vocabulary.objects) if read else 0
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -185,7 +185,7 @@ class RelationModel(nn.Module):
         """Compute the loss of a label head: the mean over boxes."""
         assert isinstance(self.head, LabelHead), "needs a label head"
         with self._autocast():
-            log_labels = self.head.labels(self.features.boxes(inputs))
+            log_labels = self.head.labels(self.features.boxes(inputs), inputs.names)
         return nll_loss(log_labels, labels)
 
     @torch.no_grad()
@@ -207,7 +207,7 @@ class RelationModel(nn.Module):
             return None
         exponent = self.config.neighbours.exponent
         with self._autocast():
-            labels = self.head.labels(self.features.boxes(inputs))
+            labels = self.head.labels(self.features.boxes(inputs), inputs.names)
             if exponent:
                 labels = self.neighbours.refine(labels, inputs.boxes, inputs.frames, exponent, closeness=closeness)
         return labels
@@ -323,6 +323,8 @@ class RelationModel(nn.Module):
                 scores=given.scores,
                 names=given.distribution,
                 classes=self.named_classes,
+                source=given.source,
+                witnesses=self.config.evidence.witnesses,
                 regions=regions,
             ).to(self.device)
             closeness = self._closeness(inputs)

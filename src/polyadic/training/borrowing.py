@@ -72,14 +72,16 @@ class Borrowing:
         boxes.append(self.lenders[at].boxes[chosen])
         rows.append((at, chosen))
         lent = [self.lenders[at].take(chosen) for at, chosen in rows]
-        known = all(part.distribution is not None for part in lent)
+        named = all(part.distribution is not None for part in lent)
+        seen = all(part.source is not None for part in lent)
         borrowed = Detections(
             scene.name,
             np.concatenate(boxes).clip(0, 1),
             np.concatenate([part.labels for part in lent]),
             np.concatenate([part.scores for part in lent]),
             (1.0, 1.0),
-            distribution=np.concatenate([part.distribution for part in lent]) if known else None,
+            distribution=np.concatenate([part.distribution for part in lent]) if named else None,
+            source=np.concatenate([part.source for part in lent]) if seen else None,
         )
         visible = (borrowed.boxes[:, 2:] - borrowed.boxes[:, :2] > _THIN).all(1)
         return borrowed.take(rng.permutation(np.flatnonzero(visible))).in_frame(scene.frame)

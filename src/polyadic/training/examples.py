@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
@@ -47,6 +47,8 @@ class BoxSource:
     detections: Mapping[str, Detections] | None = None
     borrowing: Borrowing | None = None  # for images without detections
     noise: tuple[DetectionNoise, ...] = ()  # one for each simulated detector
+    witnesses: tuple[str, ...] = ()  # names of the detectors: that of `detections`, if there are any, then of `noise`
+    looks: Mapping[str, Detections] | None = None  # P(class | box) of true boxes
     nms: float = 1.0  # IoU above which the less confident detection is suppressed; the paper: at test time
     one_predicate: bool = False  # draw one relation per ordered pair of true boxes
     overlapping: bool = False  # skip relations of boxes that do not overlap
@@ -65,13 +67,19 @@ class BoxSource:
         check_number(scene.name, max(len(scene.boxes), len((self.detections or {}).get(scene.name, ()))))
         rows = chosen_relations(scene, rng, one_predicate=self.one_predicate, overlapping=self.overlapping)
         if self.true:
-            return true_boxes(scene, rows)
+            return true_boxes(scene, rows, self._look(scene))
         seen = [noise.sample(scene, rng).in_frame(scene.frame) for noise in self.noise]
         if self.detections is not None:
             seen.insert(0, self._detected(scene, rng).in_frame(scene.frame))
-        detections = Detections.join(*seen) if len(seen) > 1 else seen[0]
+        detections = Detections.join(*seen, names=self.witnesses) if len(seen) > 1 else seen[0]
         kept = detections.take(suppress(detections.boxes, detections.scores, self.nms))
         return proposal_boxes(scene, kept, rng, rows)
+
+    def _look(self, scene: Scene) -> Float[np.ndarray, "N C"] | None:
+        look = (self.looks or {}).get(scene.name)
+        if look is not None and not np.allclose(look.in_frame(scene.frame).boxes, scene.boxes, atol=0.5):
+            raise PolyadicError(f"data.looks: the boxes of {scene.name} are not the annotated ones")
+        return None if look is None else look.distribution
 
     def _detected(self, scene: Scene, rng: np.random.Generator) -> Detections:
         assert self.detections is not None, "neither true nor simulated alone"
@@ -115,8 +123,10 @@ class Examples(TorchDataset[Example]):
         seed: tuple[int, str, int],  # the run's, the stage, the epoch
         nulls: float = 1.0,
         classes: int = 0,  # of P(class | box), where it is evidence
+        witnesses: Sequence[str] = (),  # told apart in evidence
     ) -> None:
-        self.scenes, self.task, self.source, self.sources, self.classes = scenes, task, source, sources, classes
+        self.scenes, self.task, self.source, self.sources = scenes, task, source, sources
+        self.classes, self.witnesses = classes, witnesses
         self.regions, self.seed, self.nulls = regions, seed, nulls
 
     def __len__(self) -> int:
@@ -146,6 +156,8 @@ class Examples(TorchDataset[Example]):
             scores=boxes.scores,
             names=names,
             classes=self.classes,
+            source=boxes.source,
+            witnesses=self.witnesses,
             regions=pooled.regions,
             unions=pooled.unions,
         )
@@ -168,6 +180,8 @@ class TrainingData:
     detections: dict[str, Detections] | None = None
     borrowing: Borrowing | None = None
     noise: tuple[DetectionNoise, ...] = ()
+    witnesses: tuple[str, ...] = ()  # as in `BoxSource`
+    looks: dict[str, Detections] | None = None
     notes: tuple[str, ...] = ()  # remarks to print
 
     def fingerprint(self) -> str:
@@ -177,6 +191,8 @@ class TrainingData:
             parts += [scene.name, scene.boxes, scene.labels, scene.relations]
         for name, detections in sorted((self.detections or {}).items()):
             parts += [name, detections.boxes, detections.labels, detections.scores]
+        for name, look in sorted((self.looks or {}).items()):
+            parts += ["look", name, np.zeros(0) if look.distribution is None else look.distribution]
         for noise in self.noise:
             for name, array in sorted(noise.to_arrays().items()):
                 parts += [name, array.round(6)]  # fitted numbers depend on the CPU in the last digits
@@ -254,18 +270,33 @@ def load_training(config: Config) -> TrainingData:
     if flat:
         first = f"the first is box {flat[0][1]} of {flat[0][0]}"
         notes.append(f"{annotations.name}: {len(flat):,} boxes have no area and are treated as one pixel wide; {first}")
-    return TrainingData(usable, most, annotations, names, detections, borrowing, noise, tuple(notes))
+    seen_by = config.data.detections[:1] or ((config.data.detector,) if config.data.detector else ())
+    witnesses = tuple(Path(file).stem for file in (*seen_by, *config.data.simulate))
+    return TrainingData(
+        usable, most, annotations, names, detections, borrowing, noise, witnesses, load_looks(config), tuple(notes)
+    )
+
+
+def load_looks(config: Config) -> dict[str, Detections] | None:
+    """Read P(class | box) of the annotated boxes of all splits, where the config names files."""
+    if not config.data.looks:
+        return None
+    sizes = {scene.name: scene.size for split in ("train", "test") for scene in _known(config, split) if scene.size}
+    return _read_all(config.data.looks, load_split(config, "train").vocabulary, sizes, "data.looks")
 
 
 def _read_all(
-    files: Sequence[str], names: Vocabulary, sizes: Mapping[str, tuple[float, float]]
+    files: Sequence[str],
+    names: Vocabulary,
+    sizes: Mapping[str, tuple[float, float]],
+    field: str = "data.detections",
 ) -> dict[str, Detections]:
     """Read the detections of several files; an image may be in one of them."""
     detections: dict[str, Detections] = {}
     for file in files:
         for image in read_detections(Path(file), names, sizes=sizes):
             if image.image in detections:
-                raise PolyadicError(f"data.detections: {file} has {image.image!r}, which a file before it has too")
+                raise PolyadicError(f"{field}: {file} has {image.image!r}, which a file before it has too")
             detections[image.image] = image
     return detections
 

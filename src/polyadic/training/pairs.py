@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
@@ -28,6 +28,7 @@ class TrainingBoxes:
     triplets: Int[np.ndarray, "M 3"]
     shown: Int[np.ndarray, "K 2"]  # all pairs that match an annotated one, never used as null pairs
     names: Float[np.ndarray, "N C"] | None = None  # P(class | box), where the detector gives it
+    source: Shaped[np.ndarray, " N"] | None = None  # the detector, where several looked
 
     def annotated(self) -> Bool[np.ndarray, "N N"]:
         """Mark the ordered pairs that are annotated."""
@@ -58,12 +59,18 @@ def chosen_relations(
     return chosen
 
 
-def true_boxes(scene: Scene, rows: Bool[np.ndarray, " M"] | None = None) -> TrainingBoxes:
-    """Return the boxes of stage 1 with the chosen relations; by default all but those of a box with itself."""
+def true_boxes(
+    scene: Scene, rows: Bool[np.ndarray, " M"] | None = None, names: Float[np.ndarray, "N C"] | None = None
+) -> TrainingBoxes:
+    """Return the boxes of stage 1 with the chosen relations; by default all but those of a box with itself.
+
+    `names` is P(class | box) by a detector that has looked at them.
+    """
     other = scene.relations[:, 0] != scene.relations[:, 2]
     rows = other if rows is None else rows
     pairs, shown = scene.relations[rows][:, ::2], scene.relations[other][:, ::2]
-    return TrainingBoxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), pairs, scene.triplets[rows], shown)
+    known = pairs, scene.triplets[rows], shown
+    return TrainingBoxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), *known, names=names)
 
 
 def proposal_boxes(
@@ -86,7 +93,8 @@ def proposal_boxes(
         pairs.append(both)
         triplets.append(np.repeat(triplet[None], len(both), 0))
     known = np.concatenate(pairs), np.concatenate(triplets), np.concatenate(shown)
-    return TrainingBoxes(boxes, detections.labels, detections.scores, *known, names=detections.distribution)
+    names, source = detections.distribution, detections.source
+    return TrainingBoxes(boxes, detections.labels, detections.scores, *known, names=names, source=source)
 
 
 def selection_pairs(

@@ -61,6 +61,7 @@ def score_scenes(
         regions=regions,
         seed=(seed, "validation", 0),
         classes=model.named_classes,
+        witnesses=model.config.evidence.witnesses,
     )
     model.eval()
     batches = load_batches(examples, [[at] for at in range(len(scenes))], workers)
@@ -209,7 +210,7 @@ class Setup:
     @property
     def proposal_source(self) -> BoxSource:
         data = self.data
-        return BoxSource(data.detections, data.borrowing, data.noise)
+        return BoxSource(data.detections, data.borrowing, data.noise, data.witnesses)
 
     def fill_cache(self, source: BoxSource) -> None:
         """Open the cache once the backbone is final, and compute the features that it lacks."""
@@ -237,6 +238,7 @@ class Setup:
             regions=self.regions,
             seed=(0, "sample", 0),
             classes=self.model.named_classes,
+            witnesses=self.config.evidence.witnesses,
         )
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(self.config.seed)).tolist()
         boxes, unions = list[Tensor](), list[Tensor]()
@@ -405,6 +407,7 @@ class PairStage(RelationStage):
             seed=(self.config.seed, self.name, epoch),
             nulls=self.config.selector.nulls,
             classes=self.model.named_classes,
+            witnesses=self.config.evidence.witnesses,
         )
 
     def join(self, used: list[Example]) -> tuple[PairInputs, Tensor]:
@@ -487,7 +490,7 @@ class TripletStage(PairStage):
             span.remove()
 
     def box_source(self) -> BoxSource:
-        return BoxSource()
+        return BoxSource(looks=self.data.looks)
 
     def loss(self, batch: list[Example]) -> tuple[Tensor, int] | None:
         """Compute -log ψ_c; for a head of labels, the cross-entropy of the labels."""
@@ -522,7 +525,7 @@ class SelectionStage(PairStage):
         self.modules = {"selector": self.model.selector}
 
     def box_source(self) -> BoxSource:
-        return self.setup.proposal_source if self.config.proposals.epochs else BoxSource()
+        return self.setup.proposal_source if self.config.proposals.epochs else BoxSource(looks=self.data.looks)
 
     def loss(self, batch: list[Example]) -> tuple[Tensor, int] | None:
         """Compute the binary cross-entropy of whether a pair is annotated."""

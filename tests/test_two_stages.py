@@ -37,7 +37,7 @@ from polyadic.training import proposals as proposing
 from polyadic.training import train
 from polyadic.training.detector import train_detector
 from polyadic.training.examples import BoxSource
-from polyadic.training.stages import score_scenes
+from polyadic.training.validation import score_scenes
 
 STAGE: dict[str, Any] = {"proposals.epochs": 1, "proposals.optimiser": "adamw", "proposals.rate": 3e-3}
 WORLD: dict[str, Any] = {"world.train": 24, "world.test": 6}

@@ -36,7 +36,7 @@ from polyadic.training.examples import BoxSource, load_looks, load_split, load_t
 from polyadic.training.proposals import FOUND, detected
 from polyadic.training.region_cache import FeatureCache, Regions
 from polyadic.training.run import log_entry
-from polyadic.training.stages import score_scenes
+from polyadic.training.validation import score_scenes
 
 Setting = tuple[int | None, ScoreTerms]  # k triplets per pair (None: any number), and the terms of f_spo
 K = int | Literal["free"] | None

@@ -58,7 +58,7 @@ from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training.examples import BoxSource, Example, load_split, pictures_of
-from polyadic.training.stages import annotated_loss, score_scenes
+from polyadic.training.validation import annotated_loss, score_scenes
 
 TASKS, KS, TOPS = ("relationship", "phrase"), (1, 10), (50, 100)
 COLUMNS = tuple((task, k, top) for task in TASKS for k in ("1", "10", FREE) for top in TOPS)

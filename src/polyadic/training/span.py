@@ -19,6 +19,7 @@ from jaxtyping import Float, Float16, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from polyadic.model.heads import Branch
 from polyadic.structures.vocabulary import PolyadicError
 
 _CHUNK = 2048  # rows per product
@@ -131,6 +132,18 @@ class SpanLayer(nn.Module):
         """Leave the layer with its own forward and the weights it began with."""
         del self._layer[0].forward
         self._layer[0].weight.requires_grad_(True)
+
+
+def span_layers(
+    *groups: tuple[Sequence[Branch], tuple[Iterable[Tensor], Iterable[Tensor]]], device: torch.device
+) -> list[SpanLayer]:
+    """Let inner products stand in for the first layers of branches; a group shares its features, fit and held out."""
+    layers = []
+    for branches, (fit, held_out) in groups:
+        rows = FrozenRows(fit, held_out, device)
+        products = rows.products()
+        layers += [SpanLayer(branch.first, rows, products) for branch in branches]
+    return layers
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], spans: Sequence[SpanLayer], most: float) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -20,133 +20,21 @@ from torch.utils.data import Dataset
 from polyadic import progress
 from polyadic.boxes import box_place, context_features, ordered_pairs
 from polyadic.config.schema import Config, PixelsConfig, StageConfig
-from polyadic.evaluation import Evaluator
-from polyadic.evaluation.protocol import get_protocol
 from polyadic.model.backbone import Backbone, prepare_picture
 from polyadic.model.features import PairInputs
 from polyadic.model.heads import TripletHead
 from polyadic.model.relation_model import PRECISION, RelationModel
-from polyadic.model.scoring import ScoredPairs, ScoreTerms
 from polyadic.model.storage import pick_device
-from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import ranks
-from polyadic.training.examples import BoxSource, Example, Examples, Task, load_training, number_of
-from polyadic.training.loading import load_batches
-from polyadic.training.pairs import selection_pairs, true_boxes
+from polyadic.training.examples import BoxSource, Example, Examples, Task, load_training
+from polyadic.training.pairs import true_boxes
 from polyadic.training.region_cache import FeatureCache, Regions, fill
-from polyadic.training.span import FrozenRows, SpanLayer
+from polyadic.training.span import SpanLayer, span_layers
+from polyadic.training.validation import held_out_metrics
 
 _SAMPLE = 8192  # regions from which principal components are computed
-
-
-def score_scenes(
-    model: RelationModel,
-    scenes: Sequence[Scene],
-    source: BoxSource,
-    *,
-    regions: Regions | None = None,
-    workers: int = 0,
-    seed: int = 0,
-    text: str = "scores",
-) -> Iterator[tuple[Example, ScoredPairs]]:
-    """Score all ordered pairs of each image, in order, as at test time: overlapping detections are suppressed."""
-    source = replace(source, nms=model.config.ranking.nms)
-    examples = Examples(
-        scenes,
-        "everything",
-        source,
-        sources=model.config.sources,
-        regions=regions,
-        seed=(seed, "validation", 0),
-        classes=model.named_classes,
-        witnesses=model.config.evidence.witnesses,
-    )
-    model.eval()
-    batches = load_batches(examples, [[at] for at in range(len(scenes))], workers)
-    for (example,) in progress.track(batches, text, len(scenes)):
-        inputs = example.complete(regions, model.backbone).to(model.device)
-        boxes = example.boxes
-        detections = Detections(example.scene.name, boxes.boxes, boxes.labels, boxes.scores, example.scene.frame)
-        block = model.score_block(inputs, None if source.true else torch.from_numpy(boxes.scores))
-        yield example, ScoredPairs(model, detections, inputs, kept=(block,))
-
-
-@torch.no_grad()
-def held_out_metrics(
-    model: RelationModel,
-    scenes: Sequence[Scene],
-    source: BoxSource,
-    *,
-    regions: Regions | None,
-    workers: int,
-    seed: int,
-    k: int | None,
-    selection: bool,
-) -> dict[str, float]:
-    """Compute the loss, with `selection` also that of P(X_sel), and R@50 and R@100 (lu2016).
-
-    The loss is -log ψ_c per annotated triplet. Recall is of phrase classification on true boxes, else of relationship
-    detection. Without annotated relations the result is empty.
-    """
-    task = "phrase-classification" if source.true else "relationship"
-    protocol = get_protocol("lu2016").change(task=task, k=k, tops=(50, 100))
-    evaluator, terms = Evaluator([protocol], len(model.vocabulary.predicates)), ScoreTerms(selected=selection)
-    losses = {"loss": _Mean(), "selection loss": _Mean()}
-    mine = ranks.share(scenes)
-    scored = score_scenes(model, mine, source, regions=regions, workers=workers, seed=seed, text="validation")
-    for example, scores in scored:
-        evaluator.update(example.scene, scores.rank(k, 100, terms=terms))
-        losses["loss"].add(annotated_loss(example, scores), len(example.boxes.pairs))
-        if selection:
-            rng = np.random.default_rng(number_of(seed, "selection", "validation", example.scene.name))
-            losses["selection loss"].add(*selection_loss(example, scores, rng))
-    (evaluator, losses), *others = ranks.gather((evaluator.flushed(), losses))
-    for theirs, more in others:
-        evaluator.merge(theirs)
-        for name, loss in losses.items():
-            loss.add(more[name].total, more[name].rows)
-    means = {name: loss.total / loss.rows for name, loss in losses.items() if loss.rows}
-    return {**means, **{f"R@{row.top}": row.recall for row in evaluator.result() if row.truths}}
-
-
-@dataclass
-class _Mean:
-    """A running mean."""
-
-    total: float = 0.0
-    rows: int = 0
-
-    def add(self, total: float, rows: int) -> None:
-        self.total, self.rows = self.total + total, self.rows + rows
-
-
-def annotated_loss(example: Example, scores: ScoredPairs) -> float:
-    """Sum -log ψ_c over an image's annotated pairs."""
-    if not len(example.boxes.pairs):
-        return 0.0
-    (block,) = scores.blocks()
-    at = _rows_of(example.boxes.pairs, scores).to(block.pairs.device)
-    triplets = torch.from_numpy(example.boxes.triplets).to(at.device)
-    return float(block.cp[at].nll(triplets).cpu().double().sum())  # MPS has no float64
-
-
-def selection_loss(example: Example, scores: ScoredPairs, rng: np.random.Generator) -> tuple[float, int]:
-    """Sum the binary cross-entropy of P(X_sel) over pairs that are drawn as in training; also return their number."""
-    pairs, annotated = selection_pairs(example.boxes, rng, scores.model.config.selector.nulls)
-    (block,) = scores.blocks()
-    if not len(pairs) or block.log_selected is None:
-        return 0.0, 0
-    log = block.log_selected.cpu().double()[_rows_of(pairs, scores)]
-    log_other = torch.log(-torch.expm1(log.clamp_max(-1e-12)))
-    return -float(torch.where(torch.from_numpy(annotated), log, log_other).sum()), len(pairs)
-
-
-def _rows_of(pairs: Int[np.ndarray, "M 2"], scores: ScoredPairs) -> Int[Tensor, " M"]:
-    """Find each pair among the scored ones."""
-    place = {tuple(pair): at for at, pair in enumerate(scores.pairs.tolist())}
-    return torch.tensor([place[tuple(pair)] for pair in pairs.tolist()], dtype=torch.long)
 
 
 class Stage(ABC):
@@ -456,7 +344,8 @@ class TripletStage(PairStage):
         regions, backbone, head = self.setup.regions, self.model.backbone, self.model.head
         assert isinstance(head, TripletHead), "checked with the config"
         assert backbone is not None, "checked with the config"
-        boxes, unions = ([], []), ([], [])  # type: tuple[list[Tensor], ...], tuple[list[Tensor], ...]
+        boxes: tuple[list[Tensor], list[Tensor]] = ([], [])  # of training, of held-out images
+        unions: tuple[list[Tensor], list[Tensor]] = ([], [])
         tasks: tuple[tuple[Sequence[Scene], Task], ...] = (
             (self.data.fit, "triplets"),
             (self.data.validation, "everything"),
@@ -470,12 +359,7 @@ class TripletStage(PairStage):
                 assert inputs.unions is not None, "there are pixels"
                 boxes[part].append(inputs.regions[:, : backbone.width].half())
                 unions[part].append(inputs.unions.half())
-        layers = []
-        for branches, (fit, held_out) in (((head.subject, head.object), boxes), ((head.predicate,), unions)):
-            rows = FrozenRows(fit, held_out, self.device)
-            products = rows.products()
-            layers += [SpanLayer(branch.first, rows, products) for branch in branches]
-        return layers
+        return span_layers(((head.subject, head.object), boxes), ((head.predicate,), unions), device=self.device)
 
     def save(self, folder: Path, **about: Any) -> None:
         """Save the relation model, with the weights of layers that inner products stand in for."""

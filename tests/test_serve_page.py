@@ -39,17 +39,9 @@ def visitor(chromium: Any, server: Served) -> Iterator[Visitor]:
         yield one
 
 
-DROP = """async (bytes) => {
-  const transfer = new DataTransfer();
-  transfer.items.add(new File([new Uint8Array(bytes)], "dropped.jpg", { type: "image/jpeg" }));
-  const how = { bubbles: true, cancelable: true, dataTransfer: transfer };
-  for (const type of ["dragover", "drop"]) document.querySelector("#stage").dispatchEvent(new DragEvent(type, how));
-}"""
-
-
 def test_a_dropped_photo_gets_boxes_arrows_and_a_list(visitor: Visitor) -> None:
     page = visitor.page
-    page.evaluate(DROP, list((ROOT / "examples" / "astronaut.jpg").read_bytes()))
+    visitor.drop((ROOT / "examples" / "astronaut.jpg").read_bytes())
     page.wait_for_selector("#list li")
     names = page.locator(".box .name").all_text_contents()
     assert any(name.startswith("person") for name in names)
@@ -66,7 +58,7 @@ def test_an_untouched_photo_has_the_answers_of_predict_also_after_undo(visitor: 
         for x in json.loads(lines[0])["relations"]
     ]
     page = visitor.page
-    page.evaluate(DROP, list((ROOT / "examples" / "astronaut.jpg").read_bytes()))
+    visitor.drop((ROOT / "examples" / "astronaut.jpg").read_bytes())
     page.wait_for_selector("#list li")
     before = visitor.words()
     shown = [re.sub(r" \d+(?= )", "", line) for line in before]  # person 2 -> person
@@ -144,6 +136,7 @@ def test_boxes_move_resize_rename_and_go_by_keyboard(visitor: Visitor) -> None:
 def test_an_empty_canvas_is_drawn_on_and_asked(visitor: Visitor) -> None:
     page = visitor.page
     page.click("#empty")
+    visitor.frames()
     stage = page.locator("#stage > svg").first.bounding_box()
 
     def draw(name: str, *corners: float) -> None:
@@ -277,7 +270,7 @@ def test_a_model_that_sees_pixels_answers_for_the_photo_and_gets_it_again(chromi
         assert page.locator("#examples option").count() == 2
         visitor.slide("top", 30)
         for content in (original, buffer.getvalue()):
-            page.evaluate(DROP, list(content))
+            visitor.drop(content)
             visitor.wait_for_change(shown)
             shown = visitor.words()
             expected = model.predict(Image.open(io.BytesIO(content)), top=30)

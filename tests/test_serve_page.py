@@ -162,6 +162,30 @@ def test_an_empty_canvas_is_drawn_on_and_asked(visitor: Visitor) -> None:
     visitor.until("document.querySelectorAll('#components li').length === 3")
 
 
+def test_boxes_drawn_one_after_the_other_get_their_own_names(visitor: Visitor) -> None:
+    page = visitor.page
+    page.click("#empty")
+    visitor.frames()
+    stage = page.locator("#stage > svg").first.bounding_box()
+    for name, corners in (("person", (60, 60, 160, 200)), ("horse", (50, 120, 300, 300)), ("hat", (90, 40, 130, 80))):
+        x1, y1, x2, y2 = corners  # the larger box moves below the others in the document
+        page.mouse.move(stage["x"] + x1, stage["y"] + y1)
+        page.mouse.down()
+        page.mouse.move(stage["x"] + x2, stage["y"] + y2, steps=3)
+        page.mouse.up()
+        visitor.until("document.activeElement.id === 'box-name' && !document.activeElement.value")
+        page.keyboard.type(name)
+        page.keyboard.press("Enter")
+    page.keyboard.press("n")
+    visitor.until("document.activeElement.id === 'box-name' && !document.activeElement.value")
+    page.keyboard.type("dog")
+    page.keyboard.press("Enter")
+    page.locator(".box .name", has_text="dog").wait_for()
+    assert sorted(page.locator(".box .name").all_text_contents()) == ["dog", "hat", "horse", "person"]
+    horse = page.locator(".box", has=page.get_by_text("horse", exact=True)).locator(".area").bounding_box()
+    assert horse["width"] == pytest.approx(250, abs=2)
+
+
 def test_a_question_about_a_predicate_and_a_certain_label(visitor: Visitor) -> None:
     visitor.open_example("street")
     page = visitor.page

@@ -23,6 +23,7 @@ export function createStage(root, { ask, link, rename }) {
   let scale = 1;
   let gesture = null;
   let linkFrom = null; // by keyboard
+  let refocusing = false;
 
   const onScreen = (box) => box.map((x) => x * scale);
 
@@ -69,7 +70,9 @@ export function createStage(root, { ask, link, rename }) {
     if (!gesture && wanted.some((group, at) => boxLayer.children[at] !== group)) {
       const focused = document.activeElement;
       boxLayer.append(...wanted);
+      refocusing = true; // the focus returns, which selects nothing
       if (focused?.isConnected && focused !== document.activeElement) focused.focus();
+      refocusing = false;
     }
     const related = new Set(state.hover?.split(" ").filter((word, at, all) => at === 0 || at === all.length - 1) ?? []);
     const chips = [];
@@ -126,7 +129,7 @@ export function createStage(root, { ask, link, rename }) {
     const handles = Object.fromEntries(Object.keys(HANDLES).map((key) => [key,
       s("g", { class: `handle ${key}`, "data-handle": key }, s("rect", { class: "hit", x: -11, y: -11, width: 22, height: 22 }), s("rect", { class: "dot", x: -4, y: -4, width: 8, height: 8, rx: 1.5 }))]));
     const group = s("g", { class: "box", tabindex: 0, role: "button", "data-id": id }, area, outline, chip, label, Object.values(handles));
-    group.addEventListener("focus", () => select(id));
+    group.addEventListener("focus", () => refocusing || select(id));
     group.addEventListener("dblclick", () => rename(id));
     group.addEventListener("keydown", (event) => onKey(event, id));
     return { group, outline, area, chip, label, handles };

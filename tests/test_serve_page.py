@@ -102,7 +102,7 @@ def test_hovering_links_the_list_with_arrows_and_boxes(visitor: Visitor) -> None
     visitor.open_example()
     page = visitor.page
     page.locator("#list li", has_text="hold").hover()
-    assert page.locator(".arrow.bold text").text_content() == "hold"
+    assert page.locator(".tag.bold text").text_content() == "hold"
     assert sorted(page.locator(".box.related .name").all_text_contents()) == ["helmet", "person"]
     page.mouse.move(5, 5)
     page.wait_for_selector(".arrow.bold", state="detached")
@@ -184,6 +184,32 @@ def test_boxes_drawn_one_after_the_other_get_their_own_names(visitor: Visitor) -
     assert sorted(page.locator(".box .name").all_text_contents()) == ["dog", "hat", "horse", "person"]
     horse = page.locator(".box", has=page.get_by_text("horse", exact=True)).locator(".area").bounding_box()
     assert horse["width"] == pytest.approx(250, abs=2)
+
+
+COVERED = """() => {
+  const shown = [...document.querySelectorAll('.tag .chip, .box .chip')].filter((x) => x.checkVisibility({ visibilityProperty: true }));
+  const places = shown.map((x) => x.getBoundingClientRect());
+  const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1.5;
+  return places.filter((a, at) => places.slice(0, at).some((b) => meet(a, b))).length;
+}"""  # noqa: E501
+
+
+def test_labels_on_a_crowded_photo_do_not_cover_each_other(visitor: Visitor) -> None:
+    people = [{"box": [20 + 13 * i, 40 + 7 * i, 120 + 13 * i, 290 + 7 * i], "label": "person"} for i in range(9)]
+    hats = [{"box": [50 + 13 * i, 30 + 7 * i, 90 + 13 * i, 60 + 7 * i], "label": "hat"} for i in range(9)]
+    crowd = {"image": "crowd", "size": [400, 400], "photo": None, "boxes": people + hats}
+    page = visitor.page
+    page.route("**/api/detect", lambda route: route.fulfill(json=crowd))
+    visitor.open_example()
+    visitor.until("document.querySelectorAll('.arrow').length === 8")
+    assert page.evaluate(COVERED) == 0
+    assert 0 < page.locator(".tag").count() < 8  # the rest has no free place
+    assert page.locator(".box.crowded").count() > 0
+    for line in page.locator("#list li").all():
+        line.hover()
+        visitor.frames()
+        assert page.locator(".tag.bold text").count() == 1
+        assert page.locator(".box.related .name:visible").count() == 2
 
 
 def test_a_question_about_a_predicate_and_a_certain_label(visitor: Visitor) -> None:
@@ -332,7 +358,7 @@ def test_names_with_markup_are_text(visitor: Visitor) -> None:
     page.click("#tab-annotate")
     page.locator("#stated input").first.fill(evil)
     page.keyboard.press("Enter")
-    visitor.until("[...document.querySelectorAll('.arrow text')].some((x) => x.textContent.includes('<img'))")
+    visitor.until("[...document.querySelectorAll('.tag text')].some((x) => x.textContent.includes('<img'))")
     page.click("[data-view=graph]")
     assert page.locator("img").count() == 0
     assert page.title() == "polyadic"

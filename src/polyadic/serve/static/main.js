@@ -35,7 +35,7 @@ byId("address").addEventListener("change", (event) => {
 
 /** A request failed: say why. */
 function failed(error) {
-  warn(`${error.message[0]?.toUpperCase() ?? ""}${error.message.slice(1)}`);
+  warn(error.message.replace(/^[a-z]+(?= )/, (word) => word[0].toUpperCase() + word.slice(1))); // not the name of a file
 }
 
 async function open(message, busy) {
@@ -207,7 +207,8 @@ for (const name of ["dragleave", "drop"]) document.addEventListener(name, () => 
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   const [file] = event.dataTransfer?.files ?? [];
-  if (file) openFile(file);
+  if (file && state.about?.folder) warn("This page annotates a folder: put the photo there and start polyadic serve again.");
+  else if (file) openFile(file);
 });
 
 // ---- start

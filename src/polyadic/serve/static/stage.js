@@ -43,7 +43,7 @@ export function createStage(root, { ask, link, rename }) {
   }
 
   function render() {
-    hint.hidden = Boolean(state.photo);
+    hint.hidden = Boolean(state.photo || state.about?.folder);
     svg.style.display = state.photo && state.view === "photo" ? "" : "none";
     if (!state.photo) return;
     fit();

@@ -228,6 +228,16 @@ def test_a_question_about_a_predicate_and_a_certain_label(visitor: Visitor) -> N
     page.wait_for_selector("#moved-relations li:has-text('horse')")
     assert "→ horse 100%" in page.inner_text("#moved-names")
     assert "▲" in page.inner_text("#moved-relations") or "new" in page.inner_text("#moved-relations")
+    page.locator(".box", has=page.get_by_text("person 1", exact=True)).focus()  # the bike stays a horse
+    page.fill("#ask-label", "elephant")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#moved-names:has-text('→ elephant 100%')")
+    assert "bike is certainly" in page.inner_text(".ask-form")
+    page.click("#ask-other")
+    page.keyboard.type("dog")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#moved-names:has-text('→ dog 100%')")
+    assert "person 1 is certainly" in page.inner_text(".ask-form")
 
 
 def exported(page: Any, kind: str) -> bytes:
@@ -251,6 +261,7 @@ def test_relations_are_accepted_corrected_linked_and_exported(visitor: Visitor, 
     page.fill("#new-predicate", "stands beside")  # a name that the model does not know
     page.click("#add-relation")
     page.wait_for_selector("#stated li:nth-child(2)")
+    assert (page.evaluate("document.activeElement.getAttribute('aria-label')") or "").startswith("helmet")
     page.locator("#stated input").first.fill("has")
     page.keyboard.press("Enter")
     visitor.until("document.querySelectorAll('.arrow.stated').length === 2")

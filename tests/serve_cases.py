@@ -30,6 +30,12 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
 ]
+DROP = """async (bytes) => {
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([new Uint8Array(bytes)], "dropped.jpg", { type: "image/jpeg" }));
+  const how = { bubbles: true, cancelable: true, dataTransfer: transfer };
+  for (const type of ["dragover", "drop"]) document.querySelector("#stage").dispatchEvent(new DragEvent(type, how));
+}"""
 PATIENCE = 90  # seconds for what a page should show at once: the machine may be busy
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason=HOW)
 
@@ -179,9 +185,15 @@ class Visitor:
         self.page.select_option("#examples", name)
         self.page.wait_for_selector("#list li")
 
+    def drop(self, content: bytes) -> None:
+        """Drop a photo on the page."""
+        self.page.evaluate(DROP, list(content))
+
     def words(self) -> list[str]:
         """The relations in the list, with their numbers."""
-        return [" ".join(text.split()) for text in self.page.locator("#list li").all_inner_texts()]
+        lines = "[...document.querySelectorAll('#list li')]"
+        texts = self.page.evaluate(f"{lines}.map((x) => x.innerText)")  # all at one moment
+        return [" ".join(text.split()) for text in texts]
 
     def wait_for_change(self, before: list[str]) -> None:
         """Wait until the list is another one."""

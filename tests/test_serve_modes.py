@@ -85,6 +85,26 @@ def test_a_folder_is_resumed_after_a_kill_and_trained_on(chromium: Any, tmp_path
     assert call("train", tiny, "--data", folder, "--data.dataset", "coco", "--out", tmp_path / "run") == 0
 
 
+def test_nothing_is_saved_for_a_photo_that_is_not_shown(chromium: Any, tmp_path: Path) -> None:
+    """A dropped photo, and an unreadable one: the annotations of the folder stay as they are."""
+    folder = photo_folder(tmp_path / "photos")
+    (folder / "b.jpg").write_bytes(b"no image")
+    with process(folder) as (_, server), Visitor(chromium, server, expect_errors=True) as visitor:
+        page = visitor.page
+        page.wait_for_selector(".box")
+        visitor.drop((ROOT / "examples" / "astronaut.jpg").read_bytes())
+        page.wait_for_selector("#banner:has-text('annotates a folder')")
+        page.click("#next")
+        page.wait_for_selector("#banner:has-text('b.jpg is not a readable image')")
+        visitor.until("!document.querySelector('.box').checkVisibility()")
+        assert page.is_disabled("#done")
+        page.keyboard.press("n")
+        page.click("#next")
+        visitor.until("document.querySelector('#photos').value === '2'")
+        page.wait_for_selector(".box")
+        assert not (folder / "train.json").exists()
+
+
 def test_a_page_survives_the_death_of_its_server(chromium: Any) -> None:
     with process() as (running, server):
         port = server.port

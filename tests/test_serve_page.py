@@ -39,17 +39,9 @@ def visitor(chromium: Any, server: Served) -> Iterator[Visitor]:
         yield one
 
 
-DROP = """async (bytes) => {
-  const transfer = new DataTransfer();
-  transfer.items.add(new File([new Uint8Array(bytes)], "dropped.jpg", { type: "image/jpeg" }));
-  const how = { bubbles: true, cancelable: true, dataTransfer: transfer };
-  for (const type of ["dragover", "drop"]) document.querySelector("#stage").dispatchEvent(new DragEvent(type, how));
-}"""
-
-
 def test_a_dropped_photo_gets_boxes_arrows_and_a_list(visitor: Visitor) -> None:
     page = visitor.page
-    page.evaluate(DROP, list((ROOT / "examples" / "astronaut.jpg").read_bytes()))
+    visitor.drop((ROOT / "examples" / "astronaut.jpg").read_bytes())
     page.wait_for_selector("#list li")
     names = page.locator(".box .name").all_text_contents()
     assert any(name.startswith("person") for name in names)
@@ -66,7 +58,7 @@ def test_an_untouched_photo_has_the_answers_of_predict_also_after_undo(visitor: 
         for x in json.loads(lines[0])["relations"]
     ]
     page = visitor.page
-    page.evaluate(DROP, list((ROOT / "examples" / "astronaut.jpg").read_bytes()))
+    visitor.drop((ROOT / "examples" / "astronaut.jpg").read_bytes())
     page.wait_for_selector("#list li")
     before = visitor.words()
     shown = [re.sub(r" \d+(?= )", "", line) for line in before]  # person 2 -> person
@@ -110,7 +102,7 @@ def test_hovering_links_the_list_with_arrows_and_boxes(visitor: Visitor) -> None
     visitor.open_example()
     page = visitor.page
     page.locator("#list li", has_text="hold").hover()
-    assert page.locator(".arrow.bold text").text_content() == "hold"
+    assert page.locator(".tag.bold text").text_content() == "hold"
     assert sorted(page.locator(".box.related .name").all_text_contents()) == ["helmet", "person"]
     page.mouse.move(5, 5)
     page.wait_for_selector(".arrow.bold", state="detached")
@@ -144,6 +136,7 @@ def test_boxes_move_resize_rename_and_go_by_keyboard(visitor: Visitor) -> None:
 def test_an_empty_canvas_is_drawn_on_and_asked(visitor: Visitor) -> None:
     page = visitor.page
     page.click("#empty")
+    visitor.frames()
     stage = page.locator("#stage > svg").first.bounding_box()
 
     def draw(name: str, *corners: float) -> None:
@@ -169,6 +162,56 @@ def test_an_empty_canvas_is_drawn_on_and_asked(visitor: Visitor) -> None:
     visitor.until("document.querySelectorAll('#components li').length === 3")
 
 
+def test_boxes_drawn_one_after_the_other_get_their_own_names(visitor: Visitor) -> None:
+    page = visitor.page
+    page.click("#empty")
+    visitor.frames()
+    stage = page.locator("#stage > svg").first.bounding_box()
+    for name, corners in (("person", (60, 60, 160, 200)), ("horse", (50, 120, 300, 300)), ("hat", (90, 40, 130, 80))):
+        x1, y1, x2, y2 = corners  # the larger box moves below the others in the document
+        page.mouse.move(stage["x"] + x1, stage["y"] + y1)
+        page.mouse.down()
+        page.mouse.move(stage["x"] + x2, stage["y"] + y2, steps=3)
+        page.mouse.up()
+        visitor.until("document.activeElement.id === 'box-name' && !document.activeElement.value")
+        page.keyboard.type(name)
+        page.keyboard.press("Enter")
+    page.keyboard.press("n")
+    visitor.until("document.activeElement.id === 'box-name' && !document.activeElement.value")
+    page.keyboard.type("dog")
+    page.keyboard.press("Enter")
+    page.locator(".box .name", has_text="dog").wait_for()
+    assert sorted(page.locator(".box .name").all_text_contents()) == ["dog", "hat", "horse", "person"]
+    horse = page.locator(".box", has=page.get_by_text("horse", exact=True)).locator(".area").bounding_box()
+    assert horse["width"] == pytest.approx(250, abs=2)
+
+
+COVERED = """() => {
+  const shown = [...document.querySelectorAll('.tag .chip, .box .chip')].filter((x) => x.checkVisibility({ visibilityProperty: true }));
+  const places = shown.map((x) => x.getBoundingClientRect());
+  const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1.5 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1.5;
+  return places.filter((a, at) => places.slice(0, at).some((b) => meet(a, b))).length;
+}"""  # noqa: E501
+
+
+def test_labels_on_a_crowded_photo_do_not_cover_each_other(visitor: Visitor) -> None:
+    people = [{"box": [20 + 13 * i, 40 + 7 * i, 120 + 13 * i, 290 + 7 * i], "label": "person"} for i in range(9)]
+    hats = [{"box": [50 + 13 * i, 30 + 7 * i, 90 + 13 * i, 60 + 7 * i], "label": "hat"} for i in range(9)]
+    crowd = {"image": "crowd", "size": [400, 400], "photo": None, "boxes": people + hats}
+    page = visitor.page
+    page.route("**/api/detect", lambda route: route.fulfill(json=crowd))
+    visitor.open_example()
+    visitor.until("document.querySelectorAll('.arrow').length === 8")
+    assert page.evaluate(COVERED) == 0
+    assert 0 < page.locator(".tag").count() < 8  # the rest has no free place
+    assert page.locator(".box.crowded").count() > 0
+    for line in page.locator("#list li").all():
+        line.hover()
+        visitor.frames()
+        assert page.locator(".tag.bold text").count() == 1
+        assert page.locator(".box.related .name:visible").count() == 2
+
+
 def test_a_question_about_a_predicate_and_a_certain_label(visitor: Visitor) -> None:
     visitor.open_example("street")
     page = visitor.page
@@ -185,6 +228,16 @@ def test_a_question_about_a_predicate_and_a_certain_label(visitor: Visitor) -> N
     page.wait_for_selector("#moved-relations li:has-text('horse')")
     assert "→ horse 100%" in page.inner_text("#moved-names")
     assert "▲" in page.inner_text("#moved-relations") or "new" in page.inner_text("#moved-relations")
+    page.locator(".box", has=page.get_by_text("person 1", exact=True)).focus()  # the bike stays a horse
+    page.fill("#ask-label", "elephant")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#moved-names:has-text('→ elephant 100%')")
+    assert "bike is certainly" in page.inner_text(".ask-form")
+    page.click("#ask-other")
+    page.keyboard.type("dog")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#moved-names:has-text('→ dog 100%')")
+    assert "person 1 is certainly" in page.inner_text(".ask-form")
 
 
 def exported(page: Any, kind: str) -> bytes:
@@ -208,6 +261,7 @@ def test_relations_are_accepted_corrected_linked_and_exported(visitor: Visitor, 
     page.fill("#new-predicate", "stands beside")  # a name that the model does not know
     page.click("#add-relation")
     page.wait_for_selector("#stated li:nth-child(2)")
+    assert (page.evaluate("document.activeElement.getAttribute('aria-label')") or "").startswith("helmet")
     page.locator("#stated input").first.fill("has")
     page.keyboard.press("Enter")
     visitor.until("document.querySelectorAll('.arrow.stated').length === 2")
@@ -277,7 +331,7 @@ def test_a_model_that_sees_pixels_answers_for_the_photo_and_gets_it_again(chromi
         assert page.locator("#examples option").count() == 2
         visitor.slide("top", 30)
         for content in (original, buffer.getvalue()):
-            page.evaluate(DROP, list(content))
+            visitor.drop(content)
             visitor.wait_for_change(shown)
             shown = visitor.words()
             expected = model.predict(Image.open(io.BytesIO(content)), top=30)
@@ -315,7 +369,7 @@ def test_names_with_markup_are_text(visitor: Visitor) -> None:
     page.click("#tab-annotate")
     page.locator("#stated input").first.fill(evil)
     page.keyboard.press("Enter")
-    visitor.until("[...document.querySelectorAll('.arrow text')].some((x) => x.textContent.includes('<img'))")
+    visitor.until("[...document.querySelectorAll('.tag text')].some((x) => x.textContent.includes('<img'))")
     page.click("[data-view=graph]")
     assert page.locator("img").count() == 0
     assert page.title() == "polyadic"

@@ -6,7 +6,7 @@ import { annotate, boxById, boxNames, changed, indexed, keyOf, remember, removeA
 
 const FORMATS = { coco: ["COCO + rel_annotations", "train.json"], json: ["JSON", "json"], svg: ["SVG", "svg"], png: ["PNG", "png"] };
 
-export function createAnnotate(root, { failed }) {
+export function createAnnotate(root, { failed, focus }) {
   const list = h("ul", { className: "relations stated", id: "stated", "aria-live": "polite", "aria-label": "Annotations" });
   const none = h("p", { className: "quiet" }, "Accept relations with + in the list, or drag from box to box with the tool Link.");
   const offers = h("div", { className: "offers", id: "offers" });
@@ -54,17 +54,21 @@ export function createAnnotate(root, { failed }) {
   /** Offer predicates for a new relation between two boxes, the likeliest first. */
   async function link(subject, object) {
     const names = boxNames();
-    const add = (predicate) => {
+    const close = () => {
       refill(offers);
+      focus(object);
+    };
+    const add = (predicate) => {
+      close();
       if (predicate.trim()) annotate({ subject, predicate: predicate.trim(), object });
     };
     const input = h("input", { type: "text", id: "new-predicate", list: "predicates", maxLength: 100, placeholder: "predicate", "aria-label": "Predicate of the new relation", onkeydown: (event) => {
       if (event.key === "Enter") add(input.value);
-      if (event.key === "Escape") refill(offers);
+      if (event.key === "Escape") close();
     } });
     const likely = h("div", { className: "likely" });
     refill(offers, h("p", { className: "question" }, h("b", null, names.get(subject)), " ", input, " ", h("b", null, names.get(object))), likely,
-      h("div", { className: "line" }, h("button", { type: "button", className: "primary", id: "add-relation", onclick: () => add(input.value) }, "Add"), h("button", { type: "button", onclick: () => refill(offers) }, "Cancel")));
+      h("div", { className: "line" }, h("button", { type: "button", className: "primary", id: "add-relation", onclick: () => add(input.value) }, "Add"), h("button", { type: "button", onclick: close }, "Cancel")));
     input.focus();
     try {
       const ids = state.boxes.map((box) => box.id);

@@ -35,44 +35,44 @@ function curve(from, to, bend) {
 
 export const overlaps = (p, q) => p[0] < q[2] && q[0] < p[2] && p[1] < q[3] && q[1] < p[3];
 
-function place(arc, width, taken, [w, h]) {
-  let best = null;
-  for (const t of [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8]) {
-    for (const dy of [0, -HEIGHT, HEIGHT]) {
-      const [x, y] = arc.at(t);
-      const left = clamp(x - width / 2, 2, Math.max(2, w - width - 2));
-      const top = clamp(y - HEIGHT / 2 + dy, 2, Math.max(2, h - HEIGHT - 2));
-      const place = [left, top, left + width, top + HEIGHT];
-      best ??= place;
-      if (!taken.some((other) => overlaps(place, other))) return place;
-    }
-  }
-  return best;
+/** Where the label of an arrow can be, best first. */
+function places(arc, width, [w, h]) {
+  return [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8].flatMap((t) => [[0, 0], [0, -HEIGHT], [0, HEIGHT], [width / 2 + 4, 0], [-width / 2 - 4, 0]].map(([dx, dy]) => {
+    const [x, y] = arc.at(t);
+    const left = clamp(x - width / 2 + dx, 2, Math.max(2, w - width - 2));
+    const top = clamp(y - HEIGHT / 2 + dy, 2, Math.max(2, h - HEIGHT - 2));
+    return [left, top, left + width, top + HEIGHT];
+  }));
 }
 
 /**
  * Draw arrows. Each item has key, from, to (boxes on the screen), text, kind (a class) and whether it is bold.
- * `taken` are places of other labels; `prefix` is that of the heads.
+ * `taken` are places of other labels; `prefix` is that of the heads. A label without a free place is left out, unless
+ * its arrow is bold.
  */
-export function drawArrows(layer, items, taken, size, prefix) {
-  const places = [...taken];
-  const drawn = items.map((item, at) => {
+export function drawArrows(lineLayer, labelLayer, items, taken, size, prefix) {
+  const used = [...taken];
+  const labels = [];
+  const lines = items.map((item, at) => {
     const twin = items.slice(0, at).filter((x) => x.pair === item.pair || x.pair === item.reverse).length;
     const arc = curve(item.from, item.to, 0.8 + 0.9 * twin);
     const width = textWidth(item.text, true) + 16;
-    const spot = place(arc, width, places, size);
-    places.push(spot);
+    const spots = places(arc, width, size);
+    const free = spots.find((spot) => !used.some((other) => overlaps(spot, other)));
+    if (free) used.push(free);
+    const [left, top] = free ?? spots[0];
     const path = `M${arc.a} Q${arc.control} ${arc.b}`;
-    const name = `arrow ${item.kind}${item.bold ? " bold" : ""}${item.faded ? " faded" : ""}`;
-    return s("g", { class: name, "data-key": item.key },
+    const look = `${item.kind}${item.bold ? " bold" : ""}${item.faded ? " faded" : ""}`;
+    if (free || item.bold) labels.push(s("g", { class: `tag ${look}`, "data-key": item.key },
+      s("rect", { class: "chip", x: left, y: top, width, height: HEIGHT, rx: 9 }),
+      s("text", { x: left + width / 2, y: top + 13, "text-anchor": "middle" }, item.text)));
+    return s("g", { class: `arrow ${look}`, "data-key": item.key },
       s("path", { class: "halo", d: path }),
-      s("path", { class: "line", d: path, "marker-end": `url(#${prefix}-${item.kind}${item.bold ? "-bold" : ""})` }),
-      s("rect", { class: "chip", x: spot[0], y: spot[1], width, height: HEIGHT, rx: 9 }),
-      s("text", { x: spot[0] + width / 2, y: spot[1] + 13, "text-anchor": "middle" }, item.text),
-    );
+      s("path", { class: "line", d: path, "marker-end": `url(#${prefix}-${item.kind}${item.bold ? "-bold" : ""})` }));
   });
-  drawn.sort((a, b) => a.classList.contains("bold") - b.classList.contains("bold"));
-  layer.replaceChildren(...drawn);
+  for (const group of [lines, labels]) group.sort((a, b) => a.classList.contains("bold") - b.classList.contains("bold"));
+  lineLayer.replaceChildren(...lines);
+  labelLayer.replaceChildren(...labels);
 }
 
 /** The heads of the arrows, one per look. */

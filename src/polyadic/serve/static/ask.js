@@ -25,9 +25,13 @@ export function createAsk(root) {
   const words = Object.fromEntries(["subject", "predicate", "object"].map((name) =>
     [name, h("input", { type: "text", id: `ask-${name}`, placeholder: name, maxLength: 100, list: name === "predicate" ? "predicates" : "objects", "aria-label": name, onchange: () => refresh() })]));
   const label = h("input", { type: "text", id: "ask-label", list: "objects", maxLength: 100, "aria-label": "Label that is certain", placeholder: "label", onchange: () => {
-    pinned = label.value && state.selected ? { box: state.selected, label: label.value } : null;
+    const box = pinnedBox();
+    pinned = label.value && box ? { box, label: label.value } : null;
+    if (!pinned) renderForm();
     refresh();
   } });
+  const pinnedBox = () => (pinned && boxById(pinned.box) ? pinned.box : state.selected);
+
 
   function choose(key) {
     kind = key;
@@ -51,9 +55,12 @@ export function createAsk(root) {
     } else if (kind === "names") {
       refill(form, h("p", { className: "quiet" }, "Fix one or two names; the rest is the answer."), h("div", { className: "inputs" }, Object.values(words)));
     } else {
-      const id = pinned && boxById(pinned.box) ? pinned.box : state.selected;
+      const id = pinnedBox();
+      const other = state.selected !== id && boxById(state.selected);
+      const ask = () => { pinned = null; label.value = ""; renderForm(); refresh(); label.focus(); };
       refill(form, id
-        ? h("div", { className: "inputs" }, h("span", null, "If ", h("b", null, names.get(id)), " is certainly a"), label)
+        ? h("div", { className: "inputs" }, h("span", null, "If ", h("b", null, names.get(id)), " is certainly a"), label,
+          other && h("button", { type: "button", className: "small", id: "ask-other", onclick: ask }, `Ask about ${names.get(other.id)}`))
         : h("p", { className: "quiet" }, "Select a box."));
     }
   }
@@ -118,7 +125,7 @@ export function createAsk(root) {
       h("h3", null, "Names of all boxes, before and after"),
       h("ul", { className: "rows", id: "moved-names" }, answer.boxes.map((box, at) => {
         const [old, now] = [box.before[0], box.names[0]];
-        return h("li", { className: "row" }, h("span", { className: "row-name" }, names.get(ids[at]) ?? ""), h("span", { className: "change" }, old ? `${old.name} ${percent(old.probability)} → ${now.name} ${percent(now.probability)}` : ""));
+        return h("li", { className: "row" }, h("span", { className: "row-name" }, names.get(ids[at]) ?? ""), h("span", { className: "change" }, old ? `${old.name} ${percent(old.probability)} → ${now.name === old.name ? "" : `${now.name} `}${percent(now.probability)}` : ""));
       })),
       h("h3", null, "Relations, all other names free"),
       h("ol", { className: "rows", id: "moved-relations" }, answer.relations.map((x) => {

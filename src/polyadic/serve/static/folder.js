@@ -48,10 +48,16 @@ export async function createFolder(root, { failed, say }) {
       status.textContent = ""; // "Saved" was of the photo before
       say(`${found.boxes.length} boxes`);
     } catch (error) {
-      at = number; // an unreadable photo can be left again
+      at = number; // an unreadable photo can be left again, and nothing is saved for it
+      openScene({ photo: null, boxes: [] });
+      clean = snapshot();
+      dirty = false;
+      status.textContent = "";
+      say("");
       failed(error);
     }
-    opening = done.disabled = false;
+    opening = false;
+    done.disabled = !state.photo;
     render();
   }
 

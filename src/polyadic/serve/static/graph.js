@@ -5,9 +5,9 @@ import { drawArrows, heads } from "./arrows.js";
 import { boxById, boxNames, changed, keyOf, select, state, watch } from "./state.js";
 
 export function createGraph(root) {
-  const layer = s("g", { class: "arrows", "aria-hidden": "true" });
+  const [lines, labels] = [0, 1].map(() => s("g", { class: "arrows", "aria-hidden": "true" }));
   const nodes = s("g");
-  const svg = s("svg", { class: "graph", role: "group", "aria-label": "Scene graph" }, heads("graph"), layer, nodes);
+  const svg = s("svg", { class: "graph", role: "group", "aria-label": "Scene graph" }, heads("graph"), lines, labels, nodes);
   const none = h("p", { class: "hint quiet" }, "No relations to draw.");
   root.append(svg, none);
 
@@ -44,7 +44,7 @@ export function createGraph(root) {
       key: keyOf(x), pair: `${x.subject} ${x.object}`, reverse: `${x.object} ${x.subject}`, from: places.get(x.subject), to: places.get(x.object),
       text: x.predicate, kind: "model", bold: state.hover === keyOf(x), faded: state.hover !== null && state.hover !== keyOf(x),
     }));
-    drawArrows(layer, items, [...places.values()], [width, height], "graph");
+    drawArrows(lines, labels, items, [...places.values()], [width, height], "graph");
   }
 
   new ResizeObserver(() => changed("view")).observe(root);

@@ -35,7 +35,7 @@ byId("address").addEventListener("change", (event) => {
 
 /** A request failed: say why. */
 function failed(error) {
-  warn(`${error.message[0]?.toUpperCase() ?? ""}${error.message.slice(1)}`);
+  warn(error.message.replace(/^[a-z]+(?= )/, (word) => word[0].toUpperCase() + word.slice(1))); // not the name of a file
 }
 
 async function open(message, busy) {
@@ -114,7 +114,7 @@ function focusName(id) {
   requestAnimationFrame(() => requestAnimationFrame(() => byId("box-name")?.select()));
 }
 
-const annotations = createAnnotate(byId("annotate"), { failed });
+const annotations = createAnnotate(byId("annotate"), { failed, focus: (id) => stage.focus(id) });
 const questions = createAsk(byId("ask"));
 const link = (subject, object) => {
   showTab("annotate");
@@ -139,7 +139,7 @@ function renderSelection() {
       stage.focus(box.id);
     }
   } });
-  const likely = (state.answer?.names.get(box.id) ?? []).filter((x) => x.name !== box.label).slice(0, 2);
+  const likely = (state.answer?.names.get(box.id) ?? []).filter((x) => x.name !== box.label && x.probability >= 0.005).slice(0, 2);
   refill(bar, h("label", { htmlFor: "box-name" }, "Box"), input,
     likely.map((x) => h("button", { type: "button", className: "small", "data-key": `n ${x.name}`, title: `P(name | all pairs) = ${x.probability.toPrecision(2)}`, onclick: () => renameBox(box.id, x.name) }, `${x.name} ${Math.round(100 * x.probability)}%`)),
     h("button", { type: "button", className: "small danger", id: "delete", "data-key": "delete", onclick: () => removeBox(box.id) }, "Delete"));
@@ -207,7 +207,8 @@ for (const name of ["dragleave", "drop"]) document.addEventListener(name, () => 
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   const [file] = event.dataTransfer?.files ?? [];
-  if (file) openFile(file);
+  if (file && state.about?.folder) warn("This page annotates a folder: put the photo there and start polyadic serve again.");
+  else if (file) openFile(file);
 });
 
 // ---- start

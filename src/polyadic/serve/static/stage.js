@@ -12,10 +12,10 @@ export function createStage(root, { ask, link, rename }) {
   const image = s("image", { preserveAspectRatio: "none" });
   const sheet = s("rect", { class: "sheet" });
   const boxLayer = s("g");
-  const arrowLayer = s("g", { class: "arrows", "aria-hidden": "true" });
+  const [lineLayer, labelLayer] = [0, 1].map(() => s("g", { class: "arrows", "aria-hidden": "true" })); // no line crosses a name
   const draft = s("rect", { class: "draft", visibility: "hidden" });
   const rubber = s("line", { class: "rubber", visibility: "hidden" });
-  const svg = s("svg", { role: "group", "aria-label": "Photo with boxes" }, heads("stage"), sheet, image, boxLayer, arrowLayer, draft, rubber);
+  const svg = s("svg", { role: "group", "aria-label": "Photo with boxes" }, heads("stage"), sheet, image, lineLayer, boxLayer, labelLayer, draft, rubber);
   const hint = h("div", { class: "hint" }, h("p", null, "Drop a photo here"), h("p", { class: "quiet" }, "or open one, an example, or an empty canvas above. Nothing leaves this computer."));
   root.append(svg, hint);
 
@@ -23,6 +23,7 @@ export function createStage(root, { ask, link, rename }) {
   let scale = 1;
   let gesture = null;
   let linkFrom = null; // by keyboard
+  let refocusing = false;
 
   const onScreen = (box) => box.map((x) => x * scale);
 
@@ -42,7 +43,7 @@ export function createStage(root, { ask, link, rename }) {
   }
 
   function render() {
-    hint.hidden = Boolean(state.photo);
+    hint.hidden = Boolean(state.photo || state.about?.folder);
     svg.style.display = state.photo && state.view === "photo" ? "" : "none";
     if (!state.photo) return;
     fit();
@@ -69,7 +70,9 @@ export function createStage(root, { ask, link, rename }) {
     if (!gesture && wanted.some((group, at) => boxLayer.children[at] !== group)) {
       const focused = document.activeElement;
       boxLayer.append(...wanted);
+      refocusing = true; // the focus returns, which selects nothing
       if (focused?.isConnected && focused !== document.activeElement) focused.focus();
+      refocusing = false;
     }
     const related = new Set(state.hover?.split(" ").filter((word, at, all) => at === 0 || at === all.length - 1) ?? []);
     const chips = [];
@@ -87,8 +90,10 @@ export function createStage(root, { ask, link, rename }) {
       }
       outline.style.stroke = fill;
       const width = textWidth(name, true) + 12;
-      const [left, top] = chipPlace([x1, y1, x2, y2], width, chips);
-      chips.push([left, top, left + width, top + 20]);
+      const corners = chipPlaces([x1, y1, x2, y2], width);
+      const free = corners.find(([x, y]) => !chips.some((chip) => overlaps([x, y, x + width, y + 20], chip)));
+      const [left, top] = free ?? corners[0] ?? [x1, y1];
+      if (free) chips.push([left, top, left + width, top + 20]);
       chip.setAttribute("x", left);
       chip.setAttribute("y", top);
       chip.setAttribute("width", width);
@@ -97,6 +102,7 @@ export function createStage(root, { ask, link, rename }) {
       label.setAttribute("y", top + 14);
       label.style.fill = ink;
       label.textContent = name;
+      group.classList.toggle("crowded", !free); // its name would hide another: shown when the box is pointed at
       group.classList.toggle("selected", selected);
       group.classList.toggle("partner", box.id === state.partner && state.tab === "ask");
       group.classList.toggle("related", related.has(box.id));
@@ -110,12 +116,11 @@ export function createStage(root, { ask, link, rename }) {
     }
   }
 
-  /** Put the name at a corner of its box where it hides no other name. */
-  function chipPlace([x1, y1, x2, y2], width, chips) {
+  /** Where the name of a box can be, best first. */
+  function chipPlaces([x1, y1, x2, y2], width) {
     const most = state.photo.size[0] * scale - width;
     const corners = [[x1, y1 - 20], [x1, y1], [x2 - width, y1 - 20], [x2 - width, y1], [x1, y2 - 20], [x1, y1 + 20], [x2 - width, y2 - 20]];
-    const places = corners.filter(([, y]) => y >= 0).map(([x, y]) => [clamp(x, 0, Math.max(0, most)), y]);
-    return places.find(([x, y]) => !chips.some((chip) => overlaps([x, y, x + width, y + 20], chip))) ?? places[0] ?? [x1, y1];
+    return corners.filter(([, y]) => y >= 0).map(([x, y]) => [clamp(x, 0, Math.max(0, most)), y]);
   }
 
   function createBox(id) {
@@ -126,7 +131,7 @@ export function createStage(root, { ask, link, rename }) {
     const handles = Object.fromEntries(Object.keys(HANDLES).map((key) => [key,
       s("g", { class: `handle ${key}`, "data-handle": key }, s("rect", { class: "hit", x: -11, y: -11, width: 22, height: 22 }), s("rect", { class: "dot", x: -4, y: -4, width: 8, height: 8, rx: 1.5 }))]));
     const group = s("g", { class: "box", tabindex: 0, role: "button", "data-id": id }, area, outline, chip, label, Object.values(handles));
-    group.addEventListener("focus", () => select(id));
+    group.addEventListener("focus", () => refocusing || select(id));
     group.addEventListener("dblclick", () => rename(id));
     group.addEventListener("keydown", (event) => onKey(event, id));
     return { group, outline, area, chip, label, handles };
@@ -148,11 +153,11 @@ export function createStage(root, { ask, link, rename }) {
       if (state.tab === "annotate" && isAnnotated(x)) return;
       if (at < ARROWS || hovered(x)) add(x, kind(x), hovered(x), state.hover !== null && !hovered(x));
     });
-    const taken = [...shown.values()].map(({ chip }) => {
+    const taken = [...shown.values()].filter(({ group }) => !group.classList.contains("crowded")).map(({ chip }) => {
       const [x, y, w] = ["x", "y", "width"].map((name) => Number(chip.getAttribute(name)));
       return [x, y, x + w, y + 20];
     });
-    drawArrows(arrowLayer, items, taken, state.photo.size.map((x) => x * scale), "stage");
+    drawArrows(lineLayer, labelLayer, items, taken, state.photo.size.map((x) => x * scale), "stage");
   }
 
   // ---- pointer

@@ -374,9 +374,9 @@ def visual_genome() -> str:
     """Time and memory of data of Visual Genome's size."""
     body = []
     for step in ("load and prior", "evidence epoch", "evaluation"):
-        cells = [f"{row['cpu_seconds']:.1f} s, {row['peak_mb'] / 1000:.1f} GB" for row in _scale(f"vg {step}")]
+        cells = [f"{row['seconds']:.1f} s, {row['peak_mb'] / 1000:.1f} GB" for row in _scale(f"vg {step}")]
         body.append([step, *cells])
-    return _table(["CPU time, memory", *(f"{row['items']:,.0f} images" for row in _scale("vg evaluation"))], body)
+    return _table(["time, memory", *(f"{row['items']:,.0f} images" for row in _scale("vg evaluation"))], body)
 
 
 CORE_HOUR, GIGABYTE_MONTH = 0.04, 0.023  # dollars, of the order of what the large clouds ask

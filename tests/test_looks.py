@@ -22,6 +22,7 @@ from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import train
+from polyadic.training.examples import BoxSource
 
 LABELS: dict[str, Any] = {
     "head.rank": 1,
@@ -67,7 +68,7 @@ def test_good_eyes_make_better_labels_in_training_and_evaluation(looks: Path, tm
     for name, more in {"blind": {}, "seeing": {"data.looks": str(looks)}}.items():
         train(tiny(**LABELS, **more), tmp_path / name)
         run = open_run(tmp_path / name)
-        (relations,) = predict_split(run.model, run.images(), [(1, ALL)], top=5)
+        (relations,) = predict_split(run.model, run.images(boxes=BoxSource()), [(1, ALL)], top=5)
         right = [
             scene.labels[pair].tolist() == triplet[::2].tolist()
             for scene, some in zip(run.data, relations, strict=True)

@@ -70,7 +70,10 @@ class OpenRun:
     def images(self, scenes: Sequence[Scene] | None = None, boxes: BoxSource | None = None) -> Images:
         """Prepare the split, or other scenes, on ground-truth boxes or on others."""
         chosen = self.data.scenes if scenes is None else scenes
-        return Images(chosen, boxes or BoxSource(looks=load_looks(self.config)), self.regions, self.config.workers)
+        source = boxes or BoxSource()
+        if source.true:
+            source = replace(source, looks=load_looks(self.config))
+        return Images(chosen, source, self.regions, self.config.workers)
 
 
 def train_run(config: Config, folder: Path) -> RelationModel:

@@ -96,3 +96,6 @@ def test_a_detector_without_a_second_look_is_refused(tmp_path: Path) -> None:
     train_detector(tiny_detector(), tmp_path / "run")
     with pytest.raises(PolyadicError, match="second look"):
         detect_split(tmp_path / "run", "test", tmp_path / "looks.safetensors", annotated=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    with pytest.raises(PolyadicError, match="mutually exclusive"):
+        detect_split(tmp_path / "run", "test", tmp_path / "looks.safetensors", annotated=True, beside="boxes.jsonl")

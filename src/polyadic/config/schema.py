@@ -84,7 +84,7 @@ class EvidenceConfig:
         0, "size of the feature of P(class | box) by a detector that gives it; 0: unused; head.labels weighs it alone"
     )
     witnesses: tuple[str, ...] = _ours(
-        (), "detectors whose boxes are told apart: patterns of their names, `a*|b` for one of several names"
+        (), "detectors to distinguish: patterns of their names, `a*|b` for one of several names"
     )
 
 

@@ -70,6 +70,8 @@ def detect_split(
     """
     out = Path(out).expanduser()
     parts = out.with_name(f"{out.name}.parts")
+    if annotated and beside is not None:
+        raise PolyadicError("--annotated and --with are mutually exclusive")
     check_place(out, option="--out", inputs=identify([None if beside is None else Path(beside)]))
     _check_out(out, parts, resume, overwrite)
     config, folder = _open_detector(Path(run).expanduser(), dataset, root)
@@ -81,6 +83,8 @@ def detect_split(
     if overwrite or not out.exists():
         device = pick_device("cpu" if config.device == "cpu" else "auto")  # the run may be from another machine
         detector = Detector.load(folder, device, data.vocabulary)
+        if annotated and not detector.names_any_box:
+            raise PolyadicError("--annotated is for a detector with a second look, such as vrd-detector")
         if config.threads:
             torch.set_num_threads(config.threads)
         with _only_one(out, parts):
@@ -97,7 +101,7 @@ def detect_split(
                 shutil.rmtree(path, ignore_errors=True)
             boxes: Iterable[Detections]
             if annotated:
-                boxes = _looks(detector, data, named=beside is not None)
+                boxes = _looks(detector, data)
             else:
                 boxes = detect_stored(detector, data.scenes, stored, batch=batch, workers=config.workers)
             if beside is not None:
@@ -108,12 +112,8 @@ def detect_split(
     return _measure(out, data)
 
 
-def _looks(detector: Detector, data: Dataset, *, named: bool) -> Iterator[Detections]:
+def _looks(detector: Detector, data: Dataset) -> Iterator[Detections]:
     """Look at the annotated boxes; label and score are those of the likeliest class."""
-    if named or not detector.names_any_box:
-        raise PolyadicError(
-            "--annotated is for a detector with a second look (yolox-nano, vrd-detector), and without --with"
-        )
     for scene in track(data.scenes, "boxes"):
         n = len(scene.boxes)
         boxes = Detections(scene.name, scene.boxes, np.zeros(n, np.int64), np.ones(n), scene.frame)

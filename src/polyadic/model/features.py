@@ -31,7 +31,7 @@ from polyadic.config.schema import Config, EvidenceConfig
 from polyadic.model.backbone import Backbone
 
 BOX, PAIR = 11, GEOMETRY + 6  # columns of evidence per box and per pair
-WITNESS = 4  # more columns per box for each detector that is told apart
+WITNESS = 4  # more columns per box for each distinguished detector
 
 
 def box_evidence(
@@ -458,7 +458,7 @@ def box_inputs(
     """Build the input of one image's boxes; what describes pairs is left out.
 
     Labels and scores are for evidence; for a model that reads P(class | box) of so many `classes` also `names`, for one
-    that tells `witnesses` apart also `source`.
+    that distinguishes `witnesses` also `source`.
     """
     corners = torch.from_numpy(boxes).float()
     size = torch.tensor(frame, dtype=torch.float32)

@@ -123,7 +123,7 @@ class Examples(TorchDataset[Example]):
         seed: tuple[int, str, int],  # the run's, the stage, the epoch
         nulls: float = 1.0,
         classes: int = 0,  # of P(class | box), where it is evidence
-        witnesses: Sequence[str] = (),  # told apart in evidence
+        witnesses: Sequence[str] = (),  # distinguished in evidence
     ) -> None:
         self.scenes, self.task, self.source, self.sources = scenes, task, source, sources
         self.classes, self.witnesses = classes, witnesses

@@ -82,8 +82,13 @@ def test_looks_of_other_boxes_and_without_a_reader_are_refused(looks: Path, tmp_
     moved = tmp_path / "moved.safetensors"
     boxes = [replace(one, boxes=one.boxes + 3) for one in read_detections(looks, VOCABULARY)]
     write_detections(moved, boxes, VOCABULARY)
-    with pytest.raises(PolyadicError, match=r"data\.looks: the boxes of .* are not the annotated ones"):
-        train(tiny(**LABELS, **{"data.looks": str(moved)}), tmp_path / "run")
+    fewer, other = tmp_path / "fewer.safetensors", tmp_path / "other.safetensors"
+    write_detections(fewer, [one.take(np.arange(1)) for one in read_detections(looks, VOCABULARY)], VOCABULARY)
+    write_detections(other, [replace(boxes[0], image="elsewhere")], VOCABULARY)
+    messages = {moved: "other boxes than", fewer: "other boxes than", other: "no training image"}
+    for path, message in messages.items():
+        with pytest.raises(PolyadicError, match=rf"data\.looks.* {message}"):
+            train(tiny(**LABELS, **{"data.looks": str(path)}), tmp_path / "run")
     with pytest.raises(PolyadicError, match=r"data\.looks is read by a label head"):
         tiny(**{"data.looks": str(looks)})
 

@@ -72,6 +72,7 @@ def test_an_error_before_the_start_leaves_no_folder(tmp_path: Path) -> None:
         "no stage has epochs": EVIDENCE.change(**{"triplets.epochs": 0, "selection.epochs": 0}),
         "proposals.* needs boxes": EVIDENCE.change(**{"proposals.epochs": 1}),
         "no file .*none.jsonl": EVIDENCE.change(**{"data.simulate": str(tmp_path / "none.jsonl")}),
+        "no detector matches 'lu'; there are: none": EVIDENCE.change(**{"evidence.witnesses": "lu"}),
         "coco: .*--data": EVIDENCE.change(**{"data.dataset": "coco"}),
         "device 'gpu' cannot be used": EVIDENCE.change(device="gpu"),
         "no image has a relation": none,

@@ -99,8 +99,13 @@ def witness_evidence(
 def _is_of(source: Shaped[np.ndarray, " N"] | None, pattern: str, n: int) -> np.ndarray:
     if source is None:
         return np.zeros(n, bool)
-    known = {name: any(fnmatchcase(name.lower(), one.lower()) for one in pattern.split("|")) for name in set(source)}
-    return np.array([known[name] for name in source], bool)
+    known = {name: is_witness(name, pattern) for name in set(source.tolist())}
+    return np.array([known[name] for name in source.tolist()], bool)
+
+
+def is_witness(name: str, pattern: str) -> bool:
+    """Match the name of a detector with a pattern of `evidence.witnesses`."""
+    return any(fnmatchcase(name.lower(), one.lower()) for one in pattern.split("|"))
 
 
 class Nearness:

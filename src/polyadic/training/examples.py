@@ -26,7 +26,7 @@ from polyadic.datasets import held_out, load_dataset
 from polyadic.datasets.toy.world import World
 from polyadic.io.records import read_detections
 from polyadic.model.backbone import Backbone
-from polyadic.model.features import PairInputs, pair_inputs, union_rows
+from polyadic.model.features import PairInputs, is_witness, pair_inputs, union_rows
 from polyadic.structures.detections import Detections, check_number
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
@@ -77,8 +77,6 @@ class BoxSource:
 
     def _look(self, scene: Scene) -> Float[np.ndarray, "N C"] | None:
         look = (self.looks or {}).get(scene.name)
-        if look is not None and not np.allclose(look.in_frame(scene.frame).boxes, scene.boxes, atol=0.5):
-            raise PolyadicError(f"data.looks: the boxes of {scene.name} are not the annotated ones")
         return None if look is None else look.distribution
 
     def _detected(self, scene: Scene, rng: np.random.Generator) -> Detections:
@@ -272,17 +270,42 @@ def load_training(config: Config) -> TrainingData:
         notes.append(f"{annotations.name}: {len(flat):,} boxes have no area and are treated as one pixel wide; {first}")
     seen_by = config.data.detections[:1] or ((config.data.detector,) if config.data.detector else ())
     witnesses = tuple(Path(file).stem for file in (*seen_by, *config.data.simulate))
-    return TrainingData(
-        usable, most, annotations, names, detections, borrowing, noise, witnesses, load_looks(config), tuple(notes)
-    )
+    _check_witnesses(config, detections or {}, witnesses)
+    looks = load_looks(config)
+    if looks is not None and not any(scene.name in looks for scene in usable):
+        raise PolyadicError("data.looks has boxes of no training image")
+    return TrainingData(usable, most, annotations, names, detections, borrowing, noise, witnesses, looks, tuple(notes))
+
+
+def _check_witnesses(config: Config, detections: Mapping[str, Detections], joined: tuple[str, ...]) -> None:
+    """Refuse a pattern that no detector's name matches: its columns would be empty."""
+    known = {name for image in detections.values() if image.source is not None for name in set(image.source.tolist())}
+    known |= set(joined) if len(joined) > 1 else set()
+    for pattern in config.evidence.witnesses:
+        if not any(is_witness(name, pattern) for name in known):
+            names = ", ".join(sorted(known)) or "none, the boxes have no source"
+            raise PolyadicError(f"evidence.witnesses: no detector matches {pattern!r}; there are: {names}")
 
 
 def load_looks(config: Config) -> dict[str, Detections] | None:
     """Read P(class | box) of the annotated boxes of all splits, where the config names files."""
     if not config.data.looks:
         return None
-    sizes = {scene.name: scene.size for split in ("train", "test") for scene in _known(config, split) if scene.size}
-    return _read_all(config.data.looks, load_split(config, "train").vocabulary, sizes, "data.looks")
+    scenes = {scene.name: scene for split in ("train", "test") for scene in _known(config, split)}
+    sizes = {name: scene.size for name, scene in scenes.items() if scene.size}
+    looks = _read_all(config.data.looks, load_split(config, "train").vocabulary, sizes, "data.looks")
+    for name, look in looks.items():
+        scene = scenes.get(name)
+        if scene is None:
+            continue
+        boxes = look.in_frame(scene.frame).boxes
+        if (
+            look.distribution is None
+            or boxes.shape != scene.boxes.shape
+            or np.abs(boxes - scene.boxes).max(initial=0) > 0.5
+        ):
+            raise PolyadicError(f"data.looks: {name} has other boxes than the annotated ones, or no P(class | box)")
+    return looks
 
 
 def _read_all(

@@ -11,6 +11,7 @@ from refusals import refused
 from torch import nn
 from training_cases import StopAfterStep, a_setup, finish, log_of, same, tiny, watched
 
+from polyadic.config.schema import StageConfig
 from polyadic.progress import Interrupted
 from polyadic.training import train
 from polyadic.training.span import FrozenRows, SpanLayer, clip_gradients
@@ -53,7 +54,7 @@ def test_an_interrupted_run_with_spans_continues_bit_for_bit(tmp_path: Path) -> 
 
 
 def test_a_step_by_hand() -> None:
-    """Two steps with momentum on repeated rows, beside columns that are not frozen."""
+    """Steps with momentum on repeated rows and on others, beside columns that are not frozen."""
     torch.manual_seed(0)
     frozen, other = torch.randn(9, 7).half().float(), torch.randn(6, 2)
     plain = nn.Linear(9, 5)
@@ -61,19 +62,20 @@ def test_a_step_by_hand() -> None:
     layer.load_state_dict(plain.state_dict())
     rows = FrozenRows([frozen[:4], frozen[2:6]], [frozen[6:]], torch.device("cpu"))
     assert (rows.fitted, len(rows.x)) == (6, 9)
-    span = SpanLayer(layer, rows, rows.products())
+    span = SpanLayer(layer, rows, rows.products(), StageConfig(rate=0.1, momentum=0.9))
     sides: Any = (plain, list(plain.parameters()), []), (layer, [layer.bias, *span.parameters()], [span])
-    at = torch.tensor([3, 0, 3, 5, 1, 0])
     norms, outputs = [], []
     for module, parameters, spans in sides:
         optimiser = torch.optim.SGD(parameters, 0.1, momentum=0.9)
-        for _ in range(2):
+        for at in ([3, 0, 3, 5, 1, 0], [3, 0, 3, 5, 1, 0], [2, 4], [5], [0, 4, 4]):
             optimiser.zero_grad()
-            module(torch.cat([frozen[at], other], 1)).square().sum().backward()
+            module(torch.cat([frozen[at], other[: len(at)]], 1)).square().sum().backward()
             norms.append(float(clip_gradients(parameters, spans, 3.0)))
             optimiser.step()
+            for layer_of in spans:
+                layer_of.step()
         outputs.append(module(torch.cat([frozen[6:], other[:3]], 1)))
-    assert norms[2:] == pytest.approx(norms[:2], rel=1e-5)
+    assert norms[5:] == pytest.approx(norms[:5], rel=1e-5)
     torch.testing.assert_close(outputs[1], outputs[0])
     with span.applied():
         torch.testing.assert_close(layer.weight, plain.weight)
@@ -91,7 +93,10 @@ def test_spans_are_of_the_first_layers_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"triplets.optimiser": "adamw"}, {"triplets.decay": 0.1}, {"pixels.reduce": 4}, {"head.input_dropout": 0.1}],
+    [
+        *({"triplets.optimiser": "adamw"}, {"triplets.decay": 0.1}, {"triplets.schedule": "cosine"}),
+        *({"precision": "float16"}, {"pixels.reduce": 4}, {"head.input_dropout": 0.1}),
+    ],
 )
 def test_spans_of_other_steps_are_refused(change: dict[str, Any]) -> None:
     refused("head.span needs", lambda: tiny(**{**SPAN, **change}))

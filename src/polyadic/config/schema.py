@@ -251,6 +251,9 @@ class Config(Settings):
             "head.compile = false": not self.head.compile,
             "triplets.optimiser = sgd": self.triplets.optimiser == "sgd",
             "triplets.decay = 0": not self.triplets.decay,
+            "triplets.schedule = constant": self.triplets.schedule == "constant",
+            "triplets.momentum below 1": self.triplets.momentum < 1,
+            "precision other than float16": self.precision != "float16",
         }
         for need, met in needs.items():
             if not met:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from polyadic.training.budget import TIMED, check_room, say_time
 from polyadic.training.examples import number_of
 from polyadic.training.loading import load_batches
 from polyadic.training.run import Checkpoint, Run
-from polyadic.training.span import clip_gradients
+from polyadic.training.span import SpanLayer, clip_gradients
 
 if TYPE_CHECKING:
     from polyadic.training.stages import Stage
@@ -82,7 +82,7 @@ class _Learner:
         modules = {name: module.state_dict() for name, module in self.modules.items()}
         return {"optimiser": self.optimiser.state_dict(), "scaler": self.scaler.state_dict(), "modules": modules}
 
-    def _add_up(self) -> None:
+    def _add_up(self, spans: Sequence[SpanLayer]) -> None:
         """Add up the gradients of all processes; divide sums over the rows of all slices by their number."""
         used = [parameter.grad is not None for parameter in self.parameters]
         numbers = ranks.total([self.rows, self.loss, progress.stop_requested(), *used])
@@ -93,6 +93,9 @@ class _Learner:
         for parameter in self.parameters:
             if parameter.grad is not None and self.mean:
                 parameter.grad.div_(max(self.rows, 1))
+        for span in spans:
+            span.gradients = [each for theirs in ranks.gather(span.gradients) for each in theirs]
+            span.scale(1 / max(self.rows, 1) if self.mean else 1.0)
 
     def start_step(self, rate: float) -> None:
         for group in self.optimiser.param_groups:
@@ -119,7 +122,7 @@ class _Learner:
             self.rows, self.loss = self.rows + count, value if whole else self.loss + value * count
             self.scaler.scale(loss if whole and self.mean else loss * count).backward()
         if not whole:
-            self._add_up()
+            self._add_up(stage.spans)
         if not self.rows:
             return
         if not math.isfinite(self.loss):
@@ -129,6 +132,8 @@ class _Learner:
         if not math.isfinite(self.norm) and not self.scaler.is_enabled():
             raise PolyadicError(f"the gradient is {self.norm}; {_CURE}")
         self.scaler.step(self.optimiser)
+        for span in stage.spans:
+            span.step()
         self.scaler.update()
         if self.scaler.is_enabled() and self.scaler.get_scale() < _LEAST_SCALE:  # every step was skipped
             raise PolyadicError(f"no gradient is finite in float16; {_CURE}")

@@ -2,9 +2,12 @@
 
 Every step of SGD changes the weights W of a layer on frozen inputs by a combination of these: W = W0 + Aᵀ X, where X
 are the n distinct inputs in training. So A [n, H] is trained instead. The output of an input x is W0 x + Aᵀ X x, a
-gradient G of A stands for Gᵀ X of W, and the squared norm of that is the sum of G Gᵀ ∘ X Xᵀ. These are the steps of
-plain SGD, momentum and clipping included, up to rounding, but W, its gradient and its momentum are never touched. With
-few images n is smaller than the width of the features, 25,088 in the paper's network, and a step costs a fraction.
+gradient G of A stands for Gᵀ X of W, and the squared norm of that is the sum of G Gᵀ ∘ X Xᵀ.
+
+A step has gradients for the rows of its own images alone; the others only coast on their velocity V, which decays by
+the momentum m in each step. At a constant rate they would come to rest at B = A - rate m / (1 - m) V, so B and the V of
+the last gradient are kept: a step changes its own rows and reads the rest. These are the steps of plain SGD, momentum
+and clipping included, up to rounding, but W, its gradient and its momentum are never touched.
 """
 
 from __future__ import annotations
@@ -12,17 +15,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from jaxtyping import Float, Float16, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from polyadic.config.schema import StageConfig
 from polyadic.model.heads import Branch
 from polyadic.structures.vocabulary import PolyadicError
 
-_CHUNK = 2048  # rows per product
+_CHUNK, _COLUMNS = 2048, 2048  # rows and columns per product
+_STILL = 1e-9  # share of a velocity that no longer counts
 
 
 class FrozenRows:
@@ -53,73 +57,115 @@ class FrozenRows:
         except KeyError:
             raise PolyadicError("head.span: features that are neither of training nor of held-out images") from None
 
-    def products(self) -> Float[Tensor, "N n"]:
+    def products(self, precision: torch.dtype = torch.float32) -> Float[Tensor, "N n"]:
         """Compute the inner products of all rows with those of training."""
-        return self.project(self.x[: self.fitted])
+        return self.project(self.x[: self.fitted], precision)
 
-    def project(self, weight: Tensor) -> Float[Tensor, "N H"]:
-        """Multiply all rows with the rows of a matrix [H, D]."""
-        matrix = weight.float().T
-        return torch.cat([part.float() @ matrix for part in self.x.split(_CHUNK)])
+    def project(self, weight: Tensor, precision: torch.dtype = torch.float32) -> Float[Tensor, "N H"]:
+        """Multiply all rows with the rows of a matrix [H, D]; a lower precision is that of the factors."""
+        result = torch.zeros(len(self.x), len(weight), device=self.x.device)
+        for ours, theirs in zip(self.x.split(_COLUMNS, 1), weight.split(_COLUMNS, 1), strict=True):
+            matrix = theirs.to(precision).T
+            for rows, part in zip(result.split(_CHUNK), ours.split(_CHUNK), strict=True):
+                rows.add_(part.to(precision) @ matrix)  # added up in float32
+        return result
 
 
 def _keys(rows: Float16[Tensor, "M D"]) -> list[bytes]:
     return [hashlib.blake2b(row, digest_size=16).digest() for row in rows.detach().cpu().contiguous().numpy()]
 
 
-class _Product(torch.autograd.Function):
-    """`inner @ A`, whose gradient of A is the output's gradient at the places of the rows."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, inner: Float[Tensor, "M n"], at: Int[Tensor, " M"]) -> Float[Tensor, "M H"]:
-        ctx.save_for_backward(at)
-        ctx.rows = len(a)
-        return inner @ a
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (at,), (gradient,) = ctx.saved_tensors, gradients
-        return gradient.new_zeros(ctx.rows, gradient.shape[1]).index_add_(0, at, gradient), None, None
-
-
 class SpanLayer(nn.Module):
     """Stands in for a linear layer whose first inputs are frozen, until it is removed."""
 
-    def __init__(self, layer: nn.Linear, rows: FrozenRows, products: Float[Tensor, "N n"]) -> None:
+    resting: Tensor
+    velocity: Tensor
+    touched: Tensor
+    steps: Tensor
+
+    def __init__(
+        self,
+        layer: nn.Linear,
+        rows: FrozenRows,
+        products: Float[Tensor, "N n"],
+        settings: StageConfig,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__()
         self._layer, self._rows, self._products = [layer], rows, products  # not modules of this one
+        self._rate, self._momentum, self._precision = settings.rate, settings.momentum, precision
         self._width = rows.x.shape[1]  # D
         start = layer.weight.detach()
-        self._start = rows.project(start[:, : self._width])  # W0 x
-        self.coefficients = nn.Parameter(start.new_zeros(rows.fitted, len(start)))  # A
+        self._start = rows.project(start[:, : self._width], precision)  # W0 x
+        zeros = start.new_zeros(rows.fitted, len(start))
+        self.register_buffer("resting", zeros)  # B
+        self.register_buffer("velocity", zeros.clone())  # V, when the row had its last gradient
+        self.register_buffer("touched", torch.zeros(rows.fitted, dtype=torch.int64, device=start.device))  # that step
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=start.device))
         self.rest = nn.Parameter(start[:, self._width :].clone())  # the weights of inputs that are not frozen
+        self.gradients: list[tuple[Int[Tensor, " M"], Float[Tensor, "M H"]]] = []  # of this step: rows, gradients
         layer.weight.requires_grad_(False)
         layer.forward = self._forward  # type: ignore[method-assign, assignment]
 
     def _forward(self, x: Float[Tensor, "M E"]) -> Float[Tensor, "M H"]:
         frozen, other = x.split([self._width, x.shape[1] - self._width], 1)
         at = self._rows.find(frozen)
-        with torch.autocast(x.device.type, enabled=False):
-            change: Tensor = _Product.apply(self.coefficients, self._products[at], at)
-        return self._start[at] + change + linear(other, self.rest, self._layer[0].bias)
+        rows, coasting = self._coasting()
+        inner = self._products[at]
+        change = inner @ self.resting + inner[:, rows] @ coasting
+        output = self._start[at] + change + linear(other, self.rest, self._layer[0].bias)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: self.gradients.append((at, gradient.float())))
+        return output
+
+    def _coasting(self) -> tuple[Int[Tensor, " L"], Float[Tensor, "L H"]]:
+        """List the rows that still move, and how far A is from where they come to rest."""
+        decay = self._momentum ** (self.steps - self.touched).float()
+        rows = ((decay > _STILL) & (self.touched > 0)).nonzero()[:, 0]
+        reach = self._rate * self._momentum / (1 - self._momentum) * decay[rows]
+        return rows, reach[:, None] * self.velocity[rows]
+
+    def scale(self, factor: float) -> None:
+        """Multiply this step's gradients."""
+        for _, gradient in self.gradients:
+            gradient.mul_(factor)
 
     def square(self) -> Float[Tensor, ""]:
         """Compute the squared norm of the gradient that the layer's weights would have."""
-        gradient = self.coefficients.grad
-        if gradient is None:
-            return self.coefficients.new_zeros(())
-        at = gradient.abs().amax(1).nonzero()[:, 0]
-        some = gradient[at]
-        return ((some @ some.T) * self._products[at][:, at]).sum().clamp_min(0)
+        if not self.gradients:
+            return self.resting.new_zeros(())
+        at, gradient = self._joined()
+        return ((gradient @ gradient.T) * self._products[at][:, at]).sum().clamp_min(0)
+
+    def step(self) -> None:
+        """Take a step of SGD, and forget the gradients."""
+        self.steps += 1
+        if not self.gradients:
+            return
+        at, gradient = self._joined()
+        decay = self._momentum ** (self.steps - self.touched[at]).float()
+        self.velocity[at] = decay[:, None] * self.velocity[at] + gradient
+        self.touched[at] = self.steps
+        self.resting[at] -= self._rate / (1 - self._momentum) * gradient
+        self.gradients = []
+
+    def _joined(self) -> tuple[Int[Tensor, " L"], Float[Tensor, "L H"]]:
+        """Add up the gradients of rows that occur more than once."""
+        device = self.resting.device
+        at, place = torch.cat([rows.to(device) for rows, _ in self.gradients]).unique(return_inverse=True)
+        every = torch.cat([gradient.to(device) for _, gradient in self.gradients])
+        return at, every.new_zeros(len(at), every.shape[1]).index_add_(0, place, every)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Put the weights that the layer has now into it, for example to save them."""
         layer, start = self._layer[0], self._layer[0].weight.data
+        rows, coasting = self._coasting()
+        coefficients = self.resting.clone()
+        coefficients[rows] += coasting
         weight = torch.empty_like(start)
-        torch.matmul(
-            self.coefficients.detach().T, self._rows.x[: self._rows.fitted].float(), out=weight[:, : self._width]
-        )
+        turned = coefficients.T.to(self._precision)
+        weight[:, : self._width] = turned @ self._rows.x[: self._rows.fitted].to(self._precision)
         weight[:, : self._width] += start[:, : self._width]
         weight[:, self._width :] = self.rest.detach()
         layer.weight.data = weight
@@ -135,14 +181,17 @@ class SpanLayer(nn.Module):
 
 
 def span_layers(
-    *groups: tuple[Sequence[Branch], tuple[Iterable[Tensor], Iterable[Tensor]]], device: torch.device
+    *groups: tuple[Sequence[Branch], tuple[Iterable[Tensor], Iterable[Tensor]]],
+    device: torch.device,
+    settings: StageConfig,
+    precision: torch.dtype,
 ) -> list[SpanLayer]:
     """Let inner products stand in for the first layers of branches; a group shares its features, fit and held out."""
     layers = []
     for branches, (fit, held_out) in groups:
         rows = FrozenRows(fit, held_out, device)
-        products = rows.products()
-        layers += [SpanLayer(branch.first, rows, products) for branch in branches]
+        products = rows.products(precision)
+        layers += [SpanLayer(branch.first, rows, products, settings, precision) for branch in branches]
     return layers
 
 
@@ -150,8 +199,9 @@ def clip_gradients(parameters: Sequence[nn.Parameter], spans: Sequence[SpanLayer
     """Clip the total norm of all gradients, as if those of the spans were of their layers' weights; return it."""
     if not spans:
         return nn.utils.clip_grad_norm_(parameters, most)
-    apart = {id(span.coefficients) for span in spans}
-    plain = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None and id(p) not in apart])
+    plain = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     norm = torch.stack([plain.square(), *(span.square() for span in spans)]).sum().sqrt()
     nn.utils.clip_grads_with_norm_(parameters, most, norm)
+    for span in spans:
+        span.scale(min(1.0, most / (float(norm) + 1e-6)))
     return norm

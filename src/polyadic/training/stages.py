@@ -359,7 +359,13 @@ class TripletStage(PairStage):
                 assert inputs.unions is not None, "there are pixels"
                 boxes[part].append(inputs.regions[:, : backbone.width].half())
                 unions[part].append(inputs.unions.half())
-        return span_layers(((head.subject, head.object), boxes), ((head.predicate,), unions), device=self.device)
+        return span_layers(
+            ((head.subject, head.object), boxes),
+            ((head.predicate,), unions),
+            device=self.device,
+            settings=self.settings,
+            precision=self.precision,
+        )
 
     def save(self, folder: Path, **about: Any) -> None:
         """Save the relation model, with the weights of layers that inner products stand in for."""

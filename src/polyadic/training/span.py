@@ -26,7 +26,6 @@ from polyadic.model.heads import Branch
 from polyadic.structures.vocabulary import PolyadicError
 
 _CHUNK, _COLUMNS = 2048, 2048  # rows and columns per product
-_STILL = 1e-9  # share of a velocity that no longer counts
 
 
 class FrozenRows:
@@ -110,20 +109,17 @@ class SpanLayer(nn.Module):
     def _forward(self, x: Float[Tensor, "M E"]) -> Float[Tensor, "M H"]:
         frozen, other = x.split([self._width, x.shape[1] - self._width], 1)
         at = self._rows.find(frozen)
-        rows, coasting = self._coasting()
         inner = self._products[at]
-        change = inner @ self.resting + inner[:, rows] @ coasting
+        change = inner @ self.resting + (inner * self._reach()) @ self.velocity
         output = self._start[at] + change + linear(other, self.rest, self._layer[0].bias)
         if output.requires_grad:
             output.register_hook(lambda gradient: self.gradients.append((at, gradient.float())))
         return output
 
-    def _coasting(self) -> tuple[Int[Tensor, " L"], Float[Tensor, "L H"]]:
-        """List the rows that still move, and how far A is from where they come to rest."""
+    def _reach(self) -> Float[Tensor, " n"]:
+        """Compute how far A is from where it comes to rest, in velocities."""
         decay = self._momentum ** (self.steps - self.touched).float()
-        rows = ((decay > _STILL) & (self.touched > 0)).nonzero()[:, 0]
-        reach = self._rate * self._momentum / (1 - self._momentum) * decay[rows]
-        return rows, reach[:, None] * self.velocity[rows]
+        return self._rate * self._momentum / (1 - self._momentum) * decay
 
     def scale(self, factor: float) -> None:
         """Multiply this step's gradients."""
@@ -160,9 +156,7 @@ class SpanLayer(nn.Module):
     def applied(self) -> Iterator[None]:
         """Put the weights that the layer has now into it, for example to save them."""
         layer, start = self._layer[0], self._layer[0].weight.data
-        rows, coasting = self._coasting()
-        coefficients = self.resting.clone()
-        coefficients[rows] += coasting
+        coefficients = self.resting + self._reach()[:, None] * self.velocity
         weight = torch.empty_like(start)
         turned = coefficients.T.to(self._precision)
         weight[:, : self._width] = turned @ self._rows.x[: self._rows.fitted].to(self._precision)

@@ -154,16 +154,37 @@ class Dense:
         self.kernel = dense_kernel(case.factors[0].shape[1], case.prior is not None)
 
     def run(self, bounded: bool) -> Any:
-        s, p, o = self.case.factors
-        mixture = (s.logsumexp(-1) + p.logsumexp(-1) + o.logsumexp(-1)).log_softmax(-1)
-        if self.case.log_selected is not None:
-            mixture = mixture + self.case.log_selected[:, None].float()
-        a, b, c = (s.softmax(-1) * mixture.exp()[..., None]).numpy(), p.softmax(-1).numpy(), o.softmax(-1).numpy()
+        a, b, c = (x.numpy() for x in self.normalised())
         order, bound = np.arange(len(a)), np.full(len(a), np.inf, np.float32)
         if bounded:
             bound = (a.max(-1) * b.max(-1) * c.max(-1)).sum(-1) * self.heaviest * np.float32(1 + 1e-5)
             order = np.argsort(-bound)
         return self.kernel(a, b, c, self.weight, order, bound, TOP)
+
+    def pairwise(self) -> Any:
+        """The paper's way, in torch: form the tensor of each pair, times the prior, and keep the best of all.
+
+        One pair at a time: blocks of several pairs leave the processor's cache, and are slower.
+        """
+        scores, places = torch.zeros(0), torch.zeros(0, dtype=torch.long)
+        for pair in range(len(self.case.factors[0])):
+            a, b, c = (x[0] for x in self.normalised(slice(pair, pair + 1)))
+            ab = (a[:, :, None] * b[:, None]).flatten(1)  # [R, S P]
+            tensor = (ab.T @ c).view(a.shape[1], b.shape[1], c.shape[1]).mul_(torch.from_numpy(self.weight))
+            best = tensor.flatten().topk(min(TOP, tensor.numel()))
+            scores = torch.cat([scores, best.values])
+            places = torch.cat([places, best.indices + pair * tensor.numel()])
+            scores, kept = scores.topk(min(TOP, len(scores)))
+            places = places[kept]
+        return places.numpy()
+
+    def normalised(self, rows: slice = slice(None)) -> list[Tensor]:
+        """The factors as probabilities; the subject's carry the components' weights and P(X_sel)."""
+        s, p, o = (x[rows] for x in self.case.factors)
+        mixture = (s.logsumexp(-1) + p.logsumexp(-1) + o.logsumexp(-1)).log_softmax(-1)
+        if self.case.log_selected is not None:
+            mixture = mixture + self.case.log_selected[rows, None].float()
+        return [s.softmax(-1) * mixture.exp()[..., None], p.softmax(-1), o.softmax(-1)]
 
 
 def seconds(run: Callable[[], object], repeats: int) -> tuple[float, float, float]:

@@ -173,20 +173,44 @@ def evaluation() -> str:
     return _table(["", "images", "faster than the loop", "than the tuned loop", "images per second", "memory"], body)
 
 
-def speed() -> str:
-    """Milliseconds per image, beside the paper's."""
+def _speed_rows() -> list[dict[str, str]]:
     with (ROOT / "results" / "vrd-speed.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    parts = ("learning_ms", "features_ms", "heads_ms", "ranking_ms", "inference_ms")
-    names = [part.removesuffix("_ms") for part in parts]
-    head = ["ms per image", *names, "dense / exact ranking", "epoch, s"]
+        return list(csv.DictReader(file))
+
+
+def _speed_name(row: dict[str, str]) -> str:
+    return f"{row.get('backbone') or row['sources']}, rank {row['rank']}"
+
+
+def speed() -> str:
+    """Milliseconds per image, beside the paper's; rows of earlier versions lack some columns."""
+    parts = ("learning", "features", "heads", "ranking", "inference")
+    more = {"exact": "exact top 100", "dense": "dense top 100", "inference_exact": "inference, exact"}
+    more["inference_dense"] = "inference, dense"
+    head = ["ms per image", *parts, *more.values(), "dense / exact ranking", "loss / step", "epoch, s"]
     body = []
-    for row in rows:
+    for row in _speed_rows():
         median, least, most = (f"{float(row[f'dense_ratio_{name}']):.0f}x" for name in ("median", "least", "most"))
-        times = [f"{float(row[part]):.1f}" for part in parts]
-        name = f"{row['sources']}, rank {row['rank']}"
-        body.append([name, *times, f"{median} ({least} to {most})", f"{float(row['epoch_s']):.0f}"])
-    return _table(head, [*body, ["the paper, VGG16 on its GPU", "210", "", "", "", "570", "", "360"]])
+        times = [f"{float(row[f'{part}_ms']):.1f}" if row.get(f"{part}_ms") else "" for part in (*parts, *more)]
+        share = f"{100 * float(row['loss_share']):.2g}%" if row.get("loss_share") else ""
+        epoch = f"{float(row['epoch_s']):.0f}"
+        body.append([_speed_name(row), *times, f"{median} ({least} to {most})", share, epoch])
+    paper = ["the paper, VGG16 on its GPU", "210", *[""] * 7, "570", "", "", "360"]
+    return _table(head, [*body, paper])
+
+
+def speed_memory() -> str:
+    """Peak memory of ranking 20, 50 and 100 boxes, in MB."""
+    boxes = (20, 50, 100)
+    ways = {"whole": "all tensors at once (computed)", "pairwise": "dense, a pair at a time"}
+    ways |= {"compiled": "dense, compiled, no tensor", "exact": "exact"}
+    body = [
+        [f"{_speed_name(row)}: {words}", *(f"{float(row[f'{way}_mb_{n}']):,.1f}" for n in boxes)]
+        for row in _speed_rows()
+        if row.get("exact_mb_20")
+        for way, words in ways.items()
+    ]
+    return _table(["MB", *(f"{n} boxes, {n * (n - 1):,} pairs" for n in boxes)], body)
 
 
 def _ablation(task: str) -> str:
@@ -444,6 +468,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "vrd-photos-card": photos_card,
     "detector": detector,
     "vrd-speed": speed,
+    "vrd-speed-memory": speed_memory,
     "photos": photos,
     "serve": serve,
     "serve-load": serve_load,

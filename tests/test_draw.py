@@ -22,7 +22,7 @@ from refusals import refused
 from polyadic.draw import contact_sheet, plan_drawing, save_drawing, side_by_side
 from polyadic.draw.panels import Drawn, relations_to_draw
 from polyadic.draw.render import render_png
-from polyadic.draw.shapes import ARROW, HIT, HIT_ARROW, colours_of
+from polyadic.draw.shapes import ARROW, HIT, HIT_ARROW, PAPER, SPURIOUS, Polyline, colours_of
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
 
 # --- hits
@@ -41,6 +41,19 @@ def test_only_rows_labels_and_arrows_of_hits_are_green() -> None:
         shade, arrow = pixels(drawn, HIT), pixels(drawn, HIT_ARROW)
         assert [bool(part.any()) for part in (shade[:, :400], shade[:, 400:], arrow)] == [bool(hit)] * 3
         assert pixels(drawn, ARROW).any() != bool(hit)
+
+
+def test_rows_of_spurious_relations_are_red_and_crossed_unless_they_are_hits() -> None:
+    kinds = [(True, False), (False, True), (True, True), (None, False)]
+    relations = [replace(RIDE, hit=hit, spurious=spurious) for hit, spurious in kinds]
+    drawing = plan_drawing(grey(), BOXES, NAMES, relations)
+    drawn, row = render_png(drawing), 24
+    shades = [drawn.getpixel((drawn.width - 2, row * i + row // 2)) for i in range(len(kinds))]
+    assert shades == [HIT, SPURIOUS, HIT, PAPER]
+    crosses = [shape for shape in drawing.shapes if isinstance(shape, Polyline) and shape.kind == "cross"]
+    assert len(crosses) == 2
+    heights = [y for cross in crosses for _, y in cross.points]
+    assert row < min(heights) < max(heights) < 2 * row
 
 
 def test_classes_are_never_green() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
-import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import evaluation_oracle as oracle
 import numpy as np
 import pytest
+import torch
 from draw_cases import BOXES, NAMES, RIDE, grey, overlap
 from evaluation_cases import as_plain
 from model_cases import rank
@@ -19,12 +22,16 @@ from tiny_runs import Command, call, write_tiny
 from vrd_files import HAT, HORSE, RIDER, relation, write_vrd
 
 from polyadic.draw import plan_column
-from polyadic.draw.shapes import HIT, Polyline, Rectangle, Text
-from polyadic.experiments.pictures import LU, TRIPLETS, TRUTHS, choose_scenes, draw_figures
+from polyadic.draw.shapes import HIT, SPURIOUS, Polyline, Rectangle, Text
+from polyadic.experiments.pictures import TRIPLETS, TRUTHS, choose_scenes, draw_figures
+from polyadic.experiments.results import read_rows
 from polyadic.experiments.runs import open_run
+from polyadic.experiments.spurious import LU, WITH, WITHOUT, Counts, Lists
 from polyadic.io.records import write_detections
-from polyadic.model.scoring import ALL, ScoreTerms
+from polyadic.model.scoring import ScoreTerms
+from polyadic.prior import TripletPrior
 from polyadic.structures.detections import Detections
+from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 
 # --- which photos
@@ -133,41 +140,67 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def slow_hits(folder: Path, parts: ScoreTerms) -> int:
-    """Of the shown triplets, those that the slow evaluator's overlap finds annotated."""
-    run, count = open_run(folder / "run"), 0
+def slow_counts(folder: Path, names: Sequence[str], shift: float) -> dict[str, int]:
+    """The counts by loops: hits by the slow evaluator's overlap, what was seen from the annotations of training."""
+    run, count = open_run(folder / "run"), Counter[str]()
+    seen = {tuple(t) for scene in open_run(folder / "run", "train").data for t in scene.triplets.tolist()}
     for scene in run.data:
-        if scene.name not in ("a.jpg", "b.jpg"):
+        if scene.name not in names:
             continue
-        given = Detections(scene.name, scene.boxes + 2, scene.labels, np.full(len(scene.boxes), 0.9), scene.frame)
-        found = rank(run.model, scene.open(), given, k=None, top=TRIPLETS, terms=parts)
-        answers, truths = as_plain(scene, found.in_frame(scene.frame))
-        for answer in answers:
-            same = [truth for truth in truths if truth["triplet"] == answer["triplet"]]
-            count += any(oracle.overlap(answer, truth, "relationship", LU.iou_offset) >= LU.iou for truth in same)
-    return count
+        boxes = Detections(scene.name, scene.boxes + shift, scene.labels, np.full(len(scene.boxes), 0.9), scene.frame)
+        listed: dict[bool, dict[Any, bool]] = {True: {}, False: {}}  # with and without the prior: whether it is a hit
+        for prior, hits in listed.items():
+            found = rank(run.model, scene.open(), boxes, k=None, top=TRIPLETS, terms=ScoreTerms(prior=prior))
+            answers, truths = as_plain(scene, found.in_frame(scene.frame))
+            for pair, answer in zip(found.pairs.tolist(), answers, strict=True):
+                same = [truth for truth in truths if truth["triplet"] == answer["triplet"]]
+                overlaps = [oracle.overlap(answer, truth, "relationship", LU.iou_offset) for truth in same]
+                hits[(*pair, *answer["triplet"])] = any(overlap >= LU.iou for overlap in overlaps)
+        for prior, hits in listed.items():
+            word = "" if prior else "_without"
+            count[f"listed{word}"] += len(hits)
+            count[f"hits{word}"] += sum(hits.values())
+            count[f"unseen{word}"] += sum(row[2:] not in seen for row in hits)
+        lost = {row: hit for row, hit in listed[False].items() if row not in listed[True]}
+        count["lost_hits"] += sum(lost.values())
+        count["lost_unseen_hits"] += sum(hit and row[2:] not in seen for row, hit in lost.items())
+        count["spurious"] += sum(not hit and row[2:] not in seen for row, hit in lost.items())
+    return {"photos": len(names), **count}
 
 
-def test_one_command_draws_the_photos_and_counts_the_annotated_triplets(
-    command: Command, folder: Path, tmp_path: Path
+@pytest.mark.parametrize("proposals", [True, False])
+def test_one_command_draws_the_photos_and_counts_what_the_prior_pushes_out(
+    command: Command, folder: Path, tmp_path: Path, proposals: bool
 ) -> None:
-    out = tmp_path / "new" / "out"
-    options = ("--detections", folder / "boxes.jsonl", "--data", folder / "vrd", "--out", out)
+    out, rows = tmp_path / "new" / "out", tmp_path / "rows.csv"
+    options: list[str | Path] = ["--data", folder / "vrd", "--out", out, "--csv", rows]
+    if proposals:
+        options += ["--detections", folder / "boxes.jsonl"]
     shown = command("reproduce", "vrd-pictures", folder / "run", *options)
     assert shown.code == 0
     # d.jpg has too few truths; c.jpg has no proposals, which is seen
     assert sorted(path.name for path in out.iterdir()) == ["a.png", "all.png", "b.png", "c.png"]
-    (hits, total), (without, of) = (tuple(map(int, pair)) for pair in re.findall(r"(\d+) of (\d+)", shown.out))
-    assert (total, of) == (2 * TRIPLETS, 2 * TRIPLETS)
-    assert (hits, without) == (slow_hits(folder, ALL), slow_hits(folder, ScoreTerms(prior=False)))
-    assert hits > 0
+    shift = 2.0 if proposals else 0.0
+    names = ["a.jpg", "b.jpg"] if proposals else ["a.jpg", "b.jpg", "c.jpg"]
+    drawn = Counts(**{**slow_counts(folder, names, shift), "photos": 3})
+    total = Counts(**{**slow_counts(folder, [*names, "d.jpg"], shift), "photos": 4})
+    assert f"drawn: {drawn}\n" in shown.out
+    assert f"all: {total}\n" in shown.out
+    assert total.hits > 0
+    assert total.spurious > 0
+    assert total.unseen == total.unseen_without - total.spurious - total.lost_unseen_hits  # none can enter
+    listed = {(row.parts, row.outcome): row.triplets for row in read_rows(rows)}
+    assert listed[WITHOUT, "spurious"] == total.spurious
+    assert (listed[WITHOUT, "hit"], listed[WITH, "hit"]) == (total.hits_without, total.hits)
     with Image.open(out / "a.png") as picture, Image.open(out / "all.png") as sheet:
         assert picture.width > 3 * 480
         assert sheet.width > 2 * picture.width
-        shade = (np.asarray(picture) == HIT).all(-1)
-        assert shade.any()
-    again = command("reproduce", "vrd-pictures", folder / "run", *options, "--images", "1")
-    assert again.out.startswith("1 photos")
+        assert (np.asarray(picture) == HIT).all(-1).any()
+        assert drawn.spurious > 0
+        assert (np.asarray(sheet) == SPURIOUS).all(-1).any()
+    again = command("reproduce", "vrd-pictures", folder / "run", *options[:4], "--images", "1")
+    assert again.out.startswith("drawn: 1 photos")
+    assert "all:" not in again.out
 
 
 def test_figures_use_the_given_prior_or_the_papers(folder: Path, tmp_path: Path) -> None:
@@ -177,13 +210,38 @@ def test_figures_use_the_given_prior_or_the_papers(folder: Path, tmp_path: Path)
     own = run.model.config
     run.model.config = own.change(**{"ranking.prior": 0.0})
     left = draw_figures(run, boxes, tmp_path / "left")
-    assert (left.hits, left.hits_without) == (whole.hits, whole.hits_without)
+    assert left.drawn == whole.drawn
+    assert left.exponent == 1
     assert run.model.config.ranking.prior == 0  # as it was given
     strong = draw_figures(run, boxes, tmp_path / "strong", prior=50.0)
     assert [a.read_bytes() for a in strong.files] != [a.read_bytes() for a in left.files]
-    assert strong.hits < strong.hits_without == left.hits_without  # nothing but the commonest triplet
+    assert strong.drawn.hits < strong.drawn.hits_without == left.drawn.hits_without  # only the commonest triplet
     run.model.prior = None
     refused("no triplet prior", draw_figures, run, boxes, tmp_path / "none")
+
+
+def test_spurious_is_what_nobody_annotated_and_the_prior_pushed_out_of_the_list() -> None:
+    boxes = np.array([[0, 0, 10, 10], [20, 20, 40, 40]], float)
+    truths = np.array([[0, 0, 1], [0, 2, 1], [1, 1, 0]])  # box 0 has class 0, box 1 class 1
+    scene = Scene("a", Path("a.png"), (50.0, 50.0), boxes, np.array([0, 1]), truths)
+    seen = torch.tensor([[0, 0, 1], [1, 1, 0], [1, 0, 0], [2, 1, 1]])
+    prior = TripletPrior.from_triplets(seen, (3, 3, 3), counts=torch.tensor([5, 1, 2, 0]))  # the last: never
+
+    def listed(*rows: tuple[int, ...]) -> Relations:
+        array = np.array(rows)
+        return Relations("a", boxes, array[:, :2], array[:, 2:], -np.arange(len(rows), dtype=float))
+
+    kept, elsewhere = (0, 1, 0, 0, 1), (1, 0, 2, 1, 1)
+    spurious, lost_hit, lost_unseen_hit, lost = (0, 1, 2, 1, 1), (1, 0, 1, 1, 0), (0, 1, 0, 2, 1), (1, 0, 1, 0, 0)
+    without = listed(kept, spurious, elsewhere, lost_unseen_hit, lost, lost_hit)
+    lists = Lists.compare(scene, without, listed(kept, elsewhere), prior)
+    assert lists.spurious.tolist() == [False, True, False, False, False, False]
+    assert lists.hits_without.tolist() == [True, False, False, True, False, True]
+    assert lists.found.all()
+    numbers = {"listed_without": 6, "unseen_without": 3, "hits_without": 3, "listed": 2, "unseen": 1, "hits": 1}
+    expected = Counts(photos=1, **numbers, spurious=1, lost_hits=2, lost_unseen_hits=1)
+    assert lists.counts == expected
+    assert (expected + expected).lost_hits == 4
 
 
 def test_a_dataset_without_suitable_photos_is_an_error(command: Command, folder: Path, tmp_path: Path) -> None:

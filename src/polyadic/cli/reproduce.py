@@ -452,12 +452,16 @@ def vrd_ablation_command(
 @app.command(
     "vrd-pictures",
     epilog=examples(
-        "polyadic reproduce vrd-pictures runs/vrd-lu/plain-seed-0 --detections data/vrd/lu2016/objectDetRCNN.mat"
+        "polyadic reproduce vrd-pictures runs/vrd --data data/vrd",
+        "polyadic reproduce vrd-pictures runs/vrd-lu/plain-seed-0 --detections data/vrd/lu2016/objectDetRCNN.mat",
     ),
 )
 def vrd_pictures(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A training run, or its model.")],
-    detections: Annotated[Path, typer.Option("--detections", help="Proposals of the test photos (.mat, .jsonl, ...).")],
+    detections: Annotated[
+        Path | None,
+        typer.Option("--detections", help="Proposals of the test photos (.mat, .jsonl, ...). Default: the true boxes."),
+    ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="Folder of VRD. Default: the run's.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the pictures.")] = Path("runs/vrd-pictures"),
     images: Annotated[int, typer.Option("--images", metavar="N", min=1, help="Number of photos.")] = 12,
@@ -465,19 +469,26 @@ def vrd_pictures(
         float | None,
         typer.Option("--prior", metavar="N", min=0.01, help="Exponent of the prior. Default: the run's, or 1."),
     ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Count on all test photos, too; file for the rows.")] = None,
 ) -> None:
     """The paper's qualitative figures: test photos with the best triplets.
 
-    Proposals and annotations beside the best triplets with and without the prior; hits are green and ticked.
+    Boxes and annotations beside the best triplets with and without the prior. Hits are green and ticked; without the
+    prior, spurious triplets are red and crossed: never annotated in training, no hit, and no longer listed with it.
     """
-    from polyadic.experiments.pictures import draw_figures
+    from polyadic.experiments.pictures import draw_figures, figure_results
+    from polyadic.experiments.results import check_target
     from polyadic.experiments.runs import open_run, read_detections_of
 
+    if csv is not None:
+        csv = csv.expanduser()
+        check_target(csv)
     opened = open_run(run, root=data)
-    boxes = read_detections_of(detections, opened)
+    boxes = None if detections is None else read_detections_of(detections, opened)
     with long_job():
-        figures = draw_figures(opened, boxes, out.expanduser(), number=images, prior=prior)
-    echo(
-        f"{len(figures.files) - 1} photos; {figures.hits} of {figures.listed} triplets are annotated with the prior, "
-        f"{figures.hits_without} of {figures.listed_without} without it: {figures.files[0]}"
-    )
+        figures = draw_figures(opened, boxes, out.expanduser(), number=images, prior=prior, everywhere=csv is not None)
+    echo(f"drawn: {figures.drawn}\npictures: {figures.files[0]}", lines=True)
+    if csv is not None:
+        boxes_from = "true boxes" if detections is None else detections.name
+        rows, about = figure_results(figures, opened, boxes_from).write(csv)
+        echo(f"all: {figures.everywhere}\nrows: {rows}; config and versions: {about}", lines=True)

@@ -34,6 +34,7 @@ from polyadic.draw.shapes import (
     HIT_ARROW,
     INK,
     PAPER,
+    SPURIOUS,
     Colour,
     Dot,
     Drawing,
@@ -43,6 +44,7 @@ from polyadic.draw.shapes import (
     Words,
     arrow_shapes,
     colours_of,
+    cross,
     fit_text,
     fit_words,
     leaders,
@@ -69,6 +71,7 @@ class Drawn:
     predicate: str  # "ride", on the arrow
     score: str = ""  # as shown
     hit: bool | None = None  # None: unknown
+    spurious: bool = False  # crossed in the list
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -336,7 +339,7 @@ def list_panel(canvas: Canvas, relations: Sequence[Drawn], width: int, numbered:
     """Draw one row per relation: rank, text, score. Texts that consist of the boxes' names get their numbers too."""
     font_size, font = canvas.font_size, load_font(canvas.font_size)
     row = line_height(font) + 6
-    mark = round(0.7 * font_size) if any(relation.hit for relation in relations) else 0
+    mark = round(0.7 * font_size) if any(relation.hit or relation.spurious for relation in relations) else 0
     left, right = 8 + mark + (4 if mark else 0), width - 8
     indent = font.getlength(f"{len(relations)} ") + 4
     shapes: list[Shape] = []
@@ -347,6 +350,9 @@ def list_panel(canvas: Canvas, relations: Sequence[Drawn], width: int, numbered:
         if relation.hit:
             shapes.append(Rectangle(((0, top), (width, top + row - 1)), "hit", HIT))
             shapes.append(tick(8, top + row / 2, mark))
+        elif relation.spurious:
+            shapes.append(Rectangle(((0, top), (width, top + row - 1)), "spurious", SPURIOUS))
+            shapes += cross(8, top + row / 2, mark)
         rank, score, text = str(i + 1), relation.score, relation.text
         if numbered and _sentence(relation, canvas.classes) == " ".join(text.split()):
             text = _sentence(relation, canvas.names)

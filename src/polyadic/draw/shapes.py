@@ -153,12 +153,20 @@ def tick(left: float, middle: float, size: float) -> Polyline:
     return Polyline(points, "tick", INK, max(1.5, size / 5))
 
 
+def cross(left: float, middle: float, size: float) -> list[Polyline]:
+    """Draw the mark of a spurious triplet, as large as a tick."""
+    up, down = middle - 0.42 * size, middle + 0.42 * size
+    ends = ((left, up), (left + 0.84 * size, down)), ((left, down), (left + 0.84 * size, up))
+    return [Polyline(points, "cross", INK, max(1.5, size / 5)) for points in ends]
+
+
 def rimmed(points: tuple[Point, ...], kind: str, colour: Colour, thick: float, rim: Colour = PAPER) -> list[Shape]:
     """Draw a line with a rim that sets it off from the picture."""
     return [Polyline(points, "rim", rim, thick + 2), Polyline(points, kind, colour, thick)]
 
 
 HIT: Colour = (183, 236, 183)  # behind the text of a hit
+SPURIOUS: Colour = (250, 205, 200)  # likewise
 HIT_ARROW: Colour = (0, 150, 50)
 ARROW: Colour = (35, 35, 35)
 HUES = (0, 20, 36, 52, 192, 210, 232, 262, 290, 325)  # degrees, for classes: none is green

@@ -5,32 +5,31 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Bool
 from PIL.Image import Image
 
-from polyadic.boxes import box_iou
 from polyadic.detectors.detector import Detector
 from polyadic.draw import contact_sheet, plan_column, plan_drawing, save_picture, side_by_side
 from polyadic.draw.panels import Drawn
 from polyadic.draw.render import render_png
 from polyadic.draw.shapes import Drawing
-from polyadic.evaluation.protocol import Protocol, get_protocol
-from polyadic.experiments.runs import OpenRun, predict_split
+from polyadic.experiments.results import Results, config_record
+from polyadic.experiments.runs import OpenRun, predict_scenes, predict_split
+from polyadic.experiments.spurious import LU, WITH, WITHOUT, Counts, Lists, count_rows, matches
 from polyadic.experiments.table1 import with_config
 from polyadic.files import check_output
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ALL, ScoreTerms
-from polyadic.progress import track
 from polyadic.structures.detections import Detections
 from polyadic.structures.labels import UNKNOWN
 from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary
+from polyadic.training.examples import BoxSource
 from polyadic.training.proposals import FOUND, detected
 
 TRIPLETS, ARROWS = 10, 4  # triplets in a list, and those of them with an arrow
@@ -38,17 +37,6 @@ WIDTH, COLUMNS = 480, 2  # of a photo in pixels; photos per row of the sheet
 TRUTHS = range(4, 13)  # different annotated triplets of a chosen photo
 SCENES = 6  # toy scenes
 SHEET = "all.png"
-LU = get_protocol("lu2016")
-
-
-def matches(scene: Scene, predictions: Relations, protocol: Protocol) -> Bool[np.ndarray, "M T"]:
-    """Match predictions with annotated triplets: the same names, and both boxes overlap as the protocol requires."""
-    boxes = torch.from_numpy(predictions.in_frame(scene.frame).boxes[predictions.pairs])  # [M, 2, 4]
-    truths = torch.from_numpy(scene.pair_boxes)  # [T, 2, 4]
-    overlap = box_iou(boxes[:, None], truths[None], protocol.iou_offset)  # [M, T, 2]
-    near = (overlap >= protocol.iou).all(-1).numpy()
-    same = (predictions.triplets[:, None] == scene.triplets[None]).all(-1)
-    return np.asarray(near & same)
 
 
 def draw_toy(run: OpenRun, folder: Path) -> list[Path]:
@@ -59,7 +47,7 @@ def draw_toy(run: OpenRun, folder: Path) -> list[Path]:
     panels = []
     for scene, *both in zip(scenes, *lists, strict=True):
         columns = [_toy_panel(scene, predictions, run.data.vocabulary) for predictions in both]
-        panels.append(side_by_side(columns, ["without the prior", "with the prior"]))
+        panels.append(side_by_side(columns, [WITHOUT, WITH]))
     return _save(folder, scenes, panels)
 
 
@@ -81,7 +69,7 @@ def draw_detected(run: OpenRun, folder: Path) -> list[Path]:
     for scene in scenes:
         picture = scene.open()
         relations = run.model.score(picture, boxes[scene.name]).rank(1, TRIPLETS)
-        hits = np.asarray(matches(scene, relations, LU).any(1))
+        hits = np.asarray(matches(scene, relations).any(1))
         panels.append(render_png(relations.drawing(picture, arrows=ARROWS, width=WIDTH, hits=hits)))
     return _save(folder, scenes, panels, columns=1)
 
@@ -101,13 +89,12 @@ def _save(
 
 @dataclass(frozen=True)
 class Figures:
-    """What was drawn: the sheet and one file per photo, and how many of the listed triplets are annotated."""
+    """What was drawn, the sheet and one file per photo, and what was counted."""
 
     files: list[Path]  # the sheet first
-    listed: int  # triplets with the prior
-    hits: int
-    listed_without: int
-    hits_without: int
+    drawn: Counts
+    everywhere: Counts | None  # on all photos, if asked for
+    exponent: float  # of the prior
 
 
 def choose_scenes(scenes: Sequence[Scene], number: int) -> list[Scene]:
@@ -130,25 +117,56 @@ def choose_scenes(scenes: Sequence[Scene], number: int) -> list[Scene]:
 
 
 def draw_figures(
-    run: OpenRun, detections: Mapping[str, Detections], out: Path, *, number: int = 12, prior: float | None = None
+    run: OpenRun,
+    detections: Mapping[str, Detections] | None,
+    out: Path,
+    *,
+    number: int = 12,
+    prior: float | None = None,
+    everywhere: bool = False,
 ) -> Figures:
-    """Draw one PNG per photo: proposals and annotations, the best triplets with the prior, and without it.
+    """Draw one PNG per photo: boxes and annotations, the best triplets with the prior, and without it.
 
-    `prior` is its exponent, by default the run's, or the paper's 1 where the run leaves it out.
+    Args:
+        run: Opened with the split to draw.
+        detections: The boxes of each photo; None: the true ones, as in phrase classification.
+        out: Folder for the pictures.
+        number: Photos to draw.
+        prior: Its exponent, by default the run's, or the paper's 1 where the run leaves it out.
+        everywhere: Count on all photos of the split, too.
     """
-    scenes = choose_scenes(run.data.scenes, number)
-    if not scenes:
+    chosen = choose_scenes(run.data.scenes, number)
+    if not chosen:
         raise PolyadicError(
             f"none of the {len(run.data):,} {run.data.split} photos in {run.data.root} exists and has {TRUTHS[0]} to "
             f"{TRUTHS[-1]} annotated triplets"
         )
     model, title = _with_prior(run.model, prior)
-    panels, totals = [], np.zeros(4, np.int64)
-    for scene in track(scenes, "pictures"):
-        panel, counts = _figure(model, title, scene, _proposals(scene, detections))
-        panels.append(panel)
-        totals += counts
-    return Figures(_save(out, scenes, panels, COLUMNS, gap=32), *totals.tolist())
+    names = {scene.name for scene in chosen}
+    others = [scene for scene in run.data.scenes if scene.name not in names and scene.has_picture()]
+    images = run.images([*chosen, *(others if everywhere else ())], BoxSource(detections))
+    settings = [(None, ScoreTerms(prior=False)), (None, ALL)]
+    assert model.prior is not None, "checked"
+    panels, drawn, total = [], Counts(), Counts()
+    for scene, (without, ranked) in predict_scenes(model, images, settings, top=TRIPLETS, text="pictures"):
+        lists = Lists.compare(scene, without, ranked, model.prior)
+        total += lists.counts
+        if scene.name in names:
+            panels.append(_figure(lists, scene, detections, model.vocabulary, title))
+            drawn += lists.counts
+    return Figures(
+        _save(out, chosen, panels, COLUMNS, gap=32), drawn, total if everywhere else None, model.config.ranking.prior
+    )
+
+
+def figure_results(figures: Figures, run: OpenRun, boxes: str) -> Results:
+    """List the counts on all photos as rows; `boxes` names where they come from."""
+    assert figures.everywhere is not None, "counted"
+    config = run.config
+    common = {"dataset": run.data.name, "split": run.data.split, "protocol": LU.name, "N": TRIPLETS}
+    rows = count_rows(figures.everywhere, what=run.folder.name, rank=config.head.rank, seed=config.seed, **common)
+    about = {"config": config_record(config), "boxes": boxes, "exponent": figures.exponent}
+    return Results(tuple(rows), {**about, "photos": figures.everywhere.photos})
 
 
 def _with_prior(model: RelationModel, prior: float | None) -> tuple[RelationModel, str]:
@@ -158,33 +176,35 @@ def _with_prior(model: RelationModel, prior: float | None) -> tuple[RelationMode
     configured = model.config.ranking.prior
     exponent = prior or configured or 1.0
     note = "" if exponent == configured else f" (the model's own: {configured:g})"
-    return with_config(model, {"ranking.prior": exponent}), f"with the prior, exponent {exponent:g}{note}"
+    return with_config(model, {"ranking.prior": exponent}), f"{WITH}, exponent {exponent:g}{note}"
 
 
-def _proposals(scene: Scene, detections: Mapping[str, Detections]) -> Detections:
+def _given(scene: Scene, detections: Mapping[str, Detections] | None) -> Detections:
     """Take the annotated frame where the file gives no size: the photo may be stored at another one."""
+    if detections is None:
+        return Detections(scene.name, scene.boxes, scene.labels, np.ones(len(scene.boxes)), scene.frame)
     none = Detections(scene.name, np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0))
     return detections.get(scene.name, none).in_frame(scene.frame)
 
 
-def _figure(model: RelationModel, title: str, scene: Scene, given: Detections) -> tuple[Image, list[int]]:
-    """Draw the columns side by side; count triplets and hits with the prior, and without."""
-    photo = scene.open()
-    scored = model.score(photo, given)
-    both = [scored.rank(None, TRIPLETS, terms=terms) for terms in (ALL, ScoreTerms(prior=False))]
-    fits = [matches(scene, relations, LU) for relations in both]  # [M, T] each
-    hits = [np.asarray(fit.any(1)) for fit in fits]
-    columns = [_annotations(model.vocabulary, scene, photo, given, np.asarray(np.concatenate(fits).any(0)))]
-    for relations, hit, words in zip(both, hits, (title, "without the prior"), strict=True):
-        columns.append(_ranked(relations, photo, hit, words))
-    counts = [n for hit in hits for n in (len(hit), int(hit.sum()))]
-    return side_by_side([render_png(column) for column in columns]), counts
+def _figure(
+    lists: Lists, scene: Scene, detections: Mapping[str, Detections] | None, names: Vocabulary, title: str
+) -> Image:
+    """Draw the columns side by side: boxes and annotations, with the prior, without it."""
+    photo, none = scene.open(), np.zeros(len(lists.ranked), bool)
+    kind = "true boxes" if detections is None else "proposals"
+    columns = [
+        _annotations(names, scene, photo, _given(scene, detections), lists.found, kind),
+        _ranked(lists.ranked, photo, lists.hits, none, title),
+        _ranked(lists.without, photo, lists.hits_without, lists.spurious, WITHOUT),
+    ]
+    return side_by_side([render_png(column) for column in columns])
 
 
 def _annotations(
-    names: Vocabulary, scene: Scene, photo: Image, given: Detections, hit: Bool[np.ndarray, " T"]
+    names: Vocabulary, scene: Scene, photo: Image, given: Detections, hit: Bool[np.ndarray, " T"], kind: str
 ) -> Drawing:
-    """Draw all proposals and list the annotated triplets once each, ticked where one of the columns has it."""
+    """Draw all boxes and list the annotated triplets once each, ticked where one of the columns has it."""
     hits_of: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
     for triplet, is_hit in zip(scene.triplets.tolist(), hit.tolist(), strict=True):
         hits_of[names.decode(triplet)].append(is_hit)
@@ -193,12 +213,16 @@ def _annotations(
         for words, hits in hits_of.items()
     ]
     labels = [names.objects[label] if label != UNKNOWN else "unknown" for label in given.labels.tolist()]
-    title = f"{len(given)} proposals; {len(hit)} annotated triplets, {int(hit.sum())} of them found"
+    title = f"{len(given)} {kind}; {len(hit)} annotated triplets, {int(hit.sum())} of them found"
     return plan_column(photo, given.boxes, labels, [], title=title, width=WIDTH, frame=given.size, listed=lines)
 
 
-def _ranked(relations: Relations, photo: Image, hits: Bool[np.ndarray, " M"], words: str) -> Drawing:
+def _ranked(
+    relations: Relations, photo: Image, hits: Bool[np.ndarray, " M"], spurious: Bool[np.ndarray, " M"], words: str
+) -> Drawing:
     title = f"{words}: {int(hits.sum())} of {len(hits)} are annotated"
-    classes, drawn = relations.box_classes(), relations.drawn(hits)
-    frame = relations.size
+    if spurious.any():
+        title += f", {int(spurious.sum())} spurious"
+    drawn = [replace(row, spurious=bool(x)) for row, x in zip(relations.drawn(hits), spurious, strict=True)]
+    classes, frame = relations.box_classes(), relations.size
     return plan_column(photo, relations.boxes, classes, drawn, title=title, arrows=ARROWS, width=WIDTH, frame=frame)

@@ -52,6 +52,7 @@ class Row:
     mean_recall: float | None = None
     outcome: str = ""  # of ground truths: hit, box missing, ...
     ground_truths: int | None = None
+    triplets: int | None = None  # predictions of that outcome
     share: float | None = None
     loss: float | None = None  # -log ψ_c of held-out annotated pairs, the mean
     seconds: float | None = None  # of training steps
@@ -67,7 +68,7 @@ def _number(kind: type[int] | type[float]) -> Callable[[Any], int | float | None
     return lambda value: None if value in ("", "any", None) else kind(value)
 
 
-_INTEGERS = {"rank", "seed", "used", "N", "ground_truths"}
+_INTEGERS = {"rank", "seed", "used", "N", "ground_truths", "triplets"}
 _REALS = {"recall", "mean_recall", "share", "loss", "seconds"}
 COLUMNS = tuple(column.name for column in fields(Row))
 _PARSERS: dict[str, Callable[[Any], Any]] = {

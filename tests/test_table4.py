@@ -101,8 +101,21 @@ def test_a_repeated_ablation_trains_nothing_and_prints_means_over_seeds(command:
     assert re.search(r"ceiling, relabelled +100\.00 +100\.00 +\d\d\.\d\d +\d\d\.\d\d\b", result.out), "less at k = 1"
 
 
-def test_a_backbone_is_trained_once_per_seed_and_shared(command: Command, tmp_path: Path) -> None:
-    words = (*PIXELS, "--backbone.epochs", "1", "--triplets.epochs", "1", "--selection.epochs", "0")
+@pytest.mark.parametrize(("train_from", "entries"), [("0", 30), ("8", 30 + 24)])  # maps of the training images too
+def test_a_backbone_is_trained_once_per_seed_and_shared(
+    command: Command, tmp_path: Path, train_from: str, entries: int
+) -> None:
+    words = (
+        *PIXELS,
+        "--backbone.train_from",
+        train_from,
+        "--backbone.epochs",
+        "1",
+        "--triplets.epochs",
+        "1",
+        "--selection.epochs",
+        "0",
+    )
     result = command(
         "ablate", write_tiny(tmp_path), "--out", tmp_path / "runs", "--ranks", "1", "2", "--seeds", "1", *words
     )
@@ -119,7 +132,7 @@ def test_a_backbone_is_trained_once_per_seed_and_shared(command: Command, tmp_pa
         assert backbone is not None
         prints.add(backbone.fingerprint())
     assert len(prints) == 1
-    assert len(list((tmp_path / "runs" / "features").rglob("*.safetensors"))) == 30  # once each, for both ranks
+    assert len(list((tmp_path / "runs" / "features").rglob("*.safetensors"))) == entries  # once each, for both ranks
 
 
 @pytest.mark.parametrize(

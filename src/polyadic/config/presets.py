@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyadic.config.schema import (
+    BackboneStageConfig,
     CacheConfig,
     Config,
     DataConfig,
@@ -137,7 +138,9 @@ PRESETS: dict[str, Config] = {
         ),
         head=HeadConfig(hidden=256, dropout=0.3),
         selector=SelectionConfig(hidden=128, dropout=0.2),
-        backbone=replace(_SMALL, epochs=2, rate=5e-3),
+        backbone=BackboneStageConfig(
+            epochs=2, images=8, optimiser="adamw", rate=5e-3, decay=0.01, schedule="one-cycle"
+        ),
         triplets=replace(_SMALL, epochs=8, images=16, rate=4e-3, decay=0.05),
         selection=replace(_SMALL, epochs=4, images=16, rate=3e-3),
         validation=ValidationConfig(images=60),

@@ -162,9 +162,18 @@ class StageConfig:
     slices: Count = _ours(1, "parts of a step that pass one after another, or in several processes")
 
 
-def _stage(epochs: int, title: str) -> Any:
+@dataclass(frozen=True)
+class BackboneStageConfig(StageConfig):
+    """[backbone] The stage that trains the backbone."""
+
+    train_from: CountOrZero = _ours(
+        0, "train only layers of this stride or more (16: conv5 of VGG16), from cached maps of those before; 0: all"
+    )
+
+
+def _stage(epochs: int, title: str, kind: type[StageConfig] = StageConfig) -> Any:
     """Declare the section of a stage, with its own title."""
-    return field(default_factory=lambda: StageConfig(epochs=epochs), metadata={"about": title})
+    return field(default_factory=lambda: kind(epochs=epochs), metadata={"about": title})
 
 
 @dataclass(frozen=True)
@@ -204,8 +213,10 @@ class Config(Settings):
     geometry: BoxPriorConfig = field(default_factory=BoxPriorConfig)
     neighbours: LabelContextConfig = field(default_factory=LabelContextConfig)
     ranking: RankingConfig = field(default_factory=RankingConfig)
-    backbone: StageConfig = _stage(
-        0, "Stage 0 (ours): train the backbone on the labels of true boxes, then freeze it. 0 epochs: as given."
+    backbone: BackboneStageConfig = _stage(
+        0,
+        "Stage 0 (ours): train the backbone on the labels of true boxes, then freeze it. 0 epochs: as given.",
+        BackboneStageConfig,
     )
     boxes: StageConfig = _stage(
         0, "Ours: the box-conditioned prior and the label context, from annotations only. 0 epochs: none."

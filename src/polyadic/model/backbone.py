@@ -10,6 +10,7 @@ import hashlib
 import logging
 import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +79,11 @@ class Backbone(nn.Module):
         return self.pool(self.feature_maps(image[None]), boxes.to(self.device), frame)
 
     def feature_maps(self, images: UInt8[Tensor, "I 3 H W"]) -> list[Tensor]:
-        maps: list[Tensor] = self.maps((images.to(self.device).float() - self.mean) / self.std)
+        maps: list[Tensor] = self.maps(self.normalise(images))
         return maps
+
+    def normalise(self, images: UInt8[Tensor, "I 3 H W"]) -> Float[Tensor, "I 3 H W"]:
+        return (images.to(self.device).float() - self.mean) / self.std
 
     def pool(self, maps: list[Tensor], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]) -> Float[Tensor, "K D"]:
         from torchvision.ops import roi_align
@@ -128,11 +132,16 @@ class Backbone(nn.Module):
             self.pixels.pool,
             self.pixels.crops,
         )
-        value = hashlib.sha256(repr(shape).encode())
-        for name, tensor in sorted(self.state_dict().items()):
-            value.update(name.encode())
-            value.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return value.hexdigest()
+        return hash_weights(shape, self.state_dict())
+
+
+def hash_weights(shape: tuple[object, ...], weights: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of weights and of what else their network's output depends on."""
+    value = hashlib.sha256(repr(shape).encode())
+    for name, tensor in sorted(weights.items()):
+        value.update(name.encode())
+        value.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return value.hexdigest()
 
 
 def images_per_pass(device: torch.device, pixels: float) -> int:
@@ -140,17 +149,21 @@ def images_per_pass(device: torch.device, pixels: float) -> int:
     return max(1, int(_PIXELS / max(pixels, 1))) if device.type == "cpu" else 1 << 30
 
 
-def prepare_picture(image: Image, pixels: PixelsConfig) -> UInt8[Tensor, "3 H W"]:
-    """Scale an image so that the shorter side is about `side` and the longer one at most about `longest`.
+def picture_size(width: float, height: float, pixels: PixelsConfig) -> tuple[int, int]:
+    """Scale a size so that the shorter side is about `side` and the longer one at most about `longest`.
 
     Sides are multiples of the largest stride, so that feature maps cover the image exactly.
     """
-    from PIL.Image import Resampling
-
-    width, height = image.size
     scale = min(pixels.side / min(width, height), pixels.longest / max(width, height))
     cell = max(pixels.strides)
-    size = max(1, round(width * scale / cell)) * cell, max(1, round(height * scale / cell)) * cell
+    return max(1, round(width * scale / cell)) * cell, max(1, round(height * scale / cell)) * cell
+
+
+def prepare_picture(image: Image, pixels: PixelsConfig) -> UInt8[Tensor, "3 H W"]:
+    """Scale an image to its `picture_size`."""
+    from PIL.Image import Resampling
+
+    size = picture_size(*image.size, pixels)
     if size != image.size:
         image = image.resize(size, Resampling.BILINEAR)
     return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()

@@ -113,6 +113,7 @@ def _start(setup: Setup, run: Run, resume: bool) -> Run:
     counted, reversals = map(torch.from_numpy, (annotations.triplets(), annotations.reversals()))
     prior = TripletPrior.from_triplets(counted, names, smoothing=config.ranking.smoothing, reversals=reversals)
     run.model = setup.model = RelationModel(config, names, prior, fetch=not resume).to(setup.device)
+    setup.split_backbone()  # raises before the run is written
     if config.head.compile:
         compile_heads(setup.model.head, setup.model.selector)
     if weights is not None:

@@ -14,10 +14,12 @@ import struct
 import time
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +44,8 @@ _FORMAT = "polyadic.FeatureCache/1"
 _ENTRY = re.compile(r"[0-9a-f]{16,}\.safetensors")
 _PART = re.compile(r"\.[0-9a-f]{16,}\.safetensors\.\d+\.[0-9a-f]+\.part")  # as `atomic_write` names it
 _STALE = 3600  # seconds after which a half-written file has no writer any more
+
+Parts = tuple[float | np.ndarray, ...]  # what an entry depends on beside image, network and precision
 
 
 def digest(*parts: str | int | float | np.ndarray | Tensor) -> str:
@@ -200,13 +204,13 @@ class FeatureCache:
                     yield Path(file.path), file.stat()
 
 
-def announce(entries: int, bytes_per_entry: int, cache: FeatureCache, present: int = 0) -> str:
+def announce(entries: int, bytes_per_entry: int, cache: FeatureCache, present: int = 0, what: str = "features") -> str:
     """Say before the work how much space the features need and whether they fit.
 
     >>> announce(1227, 1_140_000, FeatureCache(Path("features"), 20_000_000_000), present=263)
     'features of 1,227 images: 1.4 GB, of which 299.8 MB are cached; limit 20 GB'
     """
-    line = f"features of {entries:,} images: {in_bytes(entries * bytes_per_entry)}"
+    line = f"{what} of {entries:,} images: {in_bytes(entries * bytes_per_entry)}"
     if present:
         line += f", of which {in_bytes(present * bytes_per_entry)} are cached"
     line += f"; limit {in_bytes(cache.limit)}"
@@ -256,20 +260,34 @@ class Pooled:
 
 
 @dataclass(eq=False)
-class Regions:
-    """Look up region features. Sent to worker processes, which read the cache but never run the backbone."""
+class Entries(ABC):
+    """Look up what a network makes of images. Sent to worker processes, which read the cache but never run it."""
 
+    what: ClassVar[str]  # is stored
+    smaller: ClassVar[str]  # config keys whose lower values make it smaller
     pixels: PixelsConfig
     cache: FeatureCache
-    fingerprint: str  # of the backbone
+    fingerprint: str  # of the network
     precision: torch.dtype
     digests: dict[str, str] = field(default_factory=dict)  # of the images, by name
     full: bool = False  # nothing more fits into the cache
 
-    def key(self, scene: Scene, boxes: Float[np.ndarray, "N 4"]) -> str:
+    def entry(self, scene: Scene, *parts: float | np.ndarray) -> str:
+        """Compute the key of an image's entry, which depends on these parts too."""
         if scene.name not in self.digests:
             self.digests[scene.name] = scene.digest()
-        return digest(self.digests[scene.name], boxes, *scene.frame, self.fingerprint, str(self.precision))
+        return digest(self.digests[scene.name], *parts, self.fingerprint, str(self.precision))
+
+
+@dataclass(eq=False)
+class Regions(Entries):
+    """Look up region features."""
+
+    what = "features"
+    smaller = "pixels.pool or pixels.strides"
+
+    def key(self, scene: Scene, boxes: Float[np.ndarray, "N 4"]) -> str:
+        return self.entry(scene, boxes, *scene.frame)
 
     def find(self, scene: Scene, boxes: Float[np.ndarray, "N 4"], pairs: Int[Tensor, "B 2"], kept: bool) -> Pooled:
         """Return cached features or the image; `kept` says whether features of these boxes may be in the cache."""
@@ -288,10 +306,10 @@ class Regions:
 
 
 class _Missing(Dataset[tuple[str, "Tensor | None"]]):
-    """Images whose features are not in the cache, read by the workers."""
+    """Images without an entry in the cache, read by the workers."""
 
-    def __init__(self, regions: Regions, scenes: Sequence[Scene], boxes: Sequence[np.ndarray]) -> None:
-        self.regions, self.scenes, self.boxes = regions, scenes, boxes
+    def __init__(self, entries: Entries, scenes: Sequence[Scene], parts: Sequence[Parts]) -> None:
+        self.entries, self.scenes, self.parts = entries, scenes, parts
 
     def __len__(self) -> int:
         return len(self.scenes)
@@ -299,10 +317,13 @@ class _Missing(Dataset[tuple[str, "Tensor | None"]]):
     def __getitem__(self, at: int) -> tuple[str, Tensor | None]:
         scene = self.scenes[at]
         picture = scene.digest()
-        self.regions.digests[scene.name] = picture
-        if self.regions.cache.has(self.regions.key(scene, self.boxes[at])):
+        self.entries.digests[scene.name] = picture
+        if self.entries.cache.has(self.key(at)):
             return picture, None
-        return picture, prepare_picture(scene.open(), self.regions.pixels)
+        return picture, prepare_picture(scene.open(), self.entries.pixels)
+
+    def key(self, at: int) -> str:
+        return self.entries.entry(self.scenes[at], *self.parts[at])
 
 
 def fill(
@@ -312,51 +333,66 @@ def fill(
     boxes: Sequence[Float[np.ndarray, "_ 4"]],
     workers: int,
 ) -> None:
-    """Compute the features that the cache lacks. An interruption loses none of those stored.
+    """Compute the region features that the cache lacks."""
+    if not scenes:
+        return
+
+    def compute(at: int, picture: Tensor) -> dict[str, Tensor]:
+        inside, unions = regions.compute(backbone, picture, boxes[at], scenes[at])
+        return {"regions": inside, "unions": unions}
+
+    parts = [(rows, *scene.frame) for scene, rows in zip(scenes, boxes, strict=True)]
+    per_image = round(2 * sum(_numbers(backbone, len(rows)) for rows in boxes) / len(boxes))  # two bytes each
+    fill_entries(regions, scenes, parts, compute, per_image=per_image, workers=workers)
+
+
+def fill_entries(
+    entries: Entries,
+    scenes: Sequence[Scene],
+    parts: Sequence[Parts],
+    compute: Callable[[int, Tensor], dict[str, Tensor]],
+    *,
+    per_image: int,
+    workers: int,
+) -> None:
+    """Compute the entries that the cache lacks, of about so many bytes. An interruption loses none of those stored.
 
     Of several processes that see the same folder, each computes those of its own images.
     """
-    if not regions.cache.limit or regions.full or not scenes:
+    if not entries.cache.limit or entries.full or not scenes:
         return
-    place, among = ranks.share_of_disk(regions.cache.folder)
+    place, among = ranks.share_of_disk(entries.cache.folder)
     with progress.held(False):
-        _fill(regions, backbone, scenes[place::among], boxes[place::among], workers)
-    regions.full = any(ranks.gather(regions.full))
+        _fill(_Missing(entries, scenes, parts), range(place, len(scenes), among), compute, per_image, workers)
+    entries.full = any(ranks.gather(entries.full))
 
 
 def _fill(
-    regions: Regions,
-    backbone: Backbone,
-    scenes: Sequence[Scene],
-    boxes: Sequence[Float[np.ndarray, "_ 4"]],
+    images: _Missing,
+    mine: range,
+    compute: Callable[[int, Tensor], dict[str, Tensor]],
+    per_image: int,
     workers: int,
 ) -> None:
-    if not scenes:
+    entries, cache, what = images.entries, images.entries.cache, images.entries.what
+    present = sum(cache.has(images.key(at)) for at in mine if images.scenes[at].name in entries.digests)
+    if present == len(mine):
         return
-    numbers = sum(_numbers(backbone, len(rows)) for rows in boxes)
-    per_image = round(2 * numbers / len(boxes))  # two bytes each
-    known = [scene.name in regions.digests for scene in scenes]
-    present = sum(regions.cache.has(regions.key(s, b)) for s, b, k in zip(scenes, boxes, known, strict=True) if k)
-    if present == len(scenes):
-        return
-    missing, announced = _Missing(regions, scenes, boxes), False
-    pictures = load_batches(missing, [[i] for i in range(len(scenes))], workers)
-    for at, ((picture_digest, picture),) in enumerate(progress.track(pictures, "features", len(scenes))):
-        scene = scenes[at]
-        regions.digests[scene.name] = picture_digest
-        if picture is not None and not regions.full:
+    announced, pictures = False, load_batches(images, [[at] for at in mine], workers)
+    for n, ((picture_digest, picture),) in enumerate(progress.track(pictures, what, len(mine))):
+        at = mine[n]
+        entries.digests[images.scenes[at].name] = picture_digest
+        if picture is not None and not entries.full:
             if not announced:
-                missing_bytes = min((len(scenes) - max(present, at)) * per_image, regions.cache.limit)
-                check_disk(regions.cache.folder, missing_bytes, "region features (less with a lower cache.gigabytes)")
-                progress.say(announce(len(scenes), per_image, regions.cache, max(present, at)))
+                missing_bytes = min((len(mine) - max(present, n)) * per_image, cache.limit)
+                check_disk(cache.folder, missing_bytes, f"{what} (less with a lower cache.gigabytes)")
+                progress.say(announce(len(mine), per_image, cache, max(present, n), what))
                 announced = True
-            inside, unions = regions.compute(backbone, picture, boxes[at], scene)
-            stored = regions.cache.store(regions.key(scene, boxes[at]), {"regions": inside, "unions": unions})
-            regions.full = not stored
-    if regions.full:
+            entries.full = not cache.store(images.key(at), compute(at, picture))
+    if entries.full:
         warnings.warn(
-            f"the feature cache is full ({regions.cache.folder}): the other features are recomputed in each epoch; "
-            "raise cache.gigabytes, or reduce pixels.pool or pixels.strides",
+            f"the feature cache is full ({cache.folder}): the other {what} are recomputed in each epoch; "
+            f"raise cache.gigabytes, or reduce {entries.smaller}",
             PolyadicWarning,
             stacklevel=2,
         )

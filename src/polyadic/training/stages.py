@@ -20,21 +20,26 @@ from torch.utils.data import Dataset
 from polyadic import progress
 from polyadic.boxes import box_place, context_features, ordered_pairs
 from polyadic.config.schema import Config, PixelsConfig, StageConfig
-from polyadic.model.backbone import Backbone, prepare_picture
+from polyadic.model.backbone import prepare_picture
 from polyadic.model.features import PairInputs
 from polyadic.model.heads import TripletHead
 from polyadic.model.relation_model import PRECISION, RelationModel
+from polyadic.model.split import SplitBackbone
 from polyadic.model.storage import pick_device
 from polyadic.structures.scenes import Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import ranks
 from polyadic.training.examples import BoxSource, Example, Examples, Task, load_training
+from polyadic.training.frozen_maps import FrozenMaps, fill_maps
 from polyadic.training.pairs import true_boxes
 from polyadic.training.region_cache import FeatureCache, Regions, fill
 from polyadic.training.span import SpanLayer, span_layers
 from polyadic.training.validation import held_out_metrics
 
 _SAMPLE = 8192  # regions from which principal components are computed
+PICTURE = "picture"
+
+_Picture = tuple[Scene, dict[str, Tensor]]  # what the backbone still has to see: the picture, or maps of frozen layers
 
 
 class Stage(ABC):
@@ -106,15 +111,25 @@ class Setup:
         if backbone is None:
             return
         if self.regions is None:
-            folder = Path(config.cache.folder).expanduser() if config.cache.folder else self.folder.parent / "features"
-            cache = FeatureCache(folder, int(config.cache.gigabytes * 1e9))
-            self.regions = Regions(config.pixels, cache, backbone.fingerprint(), PRECISION[config.precision])
+            precision = PRECISION[config.precision]
+            self.regions = Regions(config.pixels, self.open_cache(), backbone.fingerprint(), precision)
         if source.fixed:
             scenes = (*self.data.fit, *self.data.validation)
             rng, tested = np.random.default_rng(0), replace(source, nms=config.ranking.nms)
             boxes = [source.boxes(scene, rng).boxes for scene in self.data.fit]
             boxes += [tested.boxes(scene, rng).boxes for scene in self.data.validation]
             fill(self.regions, backbone, scenes, boxes, config.workers)
+
+    def open_cache(self) -> FeatureCache:
+        """Open the folder of cached features."""
+        cache = self.config.cache
+        folder = Path(cache.folder).expanduser() if cache.folder else self.folder.parent / "features"
+        return FeatureCache(folder, int(cache.gigabytes * 1e9))
+
+    def split_backbone(self) -> SplitBackbone | None:
+        """Split the backbone if only its last layers are trained."""
+        net, start = self.model.backbone, self.config.backbone.train_from
+        return SplitBackbone(net, start) if net is not None and start and self.config.backbone.epochs else None
 
     def region_sample(self, source: BoxSource) -> tuple[Tensor, Tensor]:
         """Collect features of some boxes, [M, D], and of boxes around pairs, [L, E]."""
@@ -163,7 +178,10 @@ class RelationStage(Stage):
 
 
 class BackboneStage(RelationStage):
-    """Ours: train the backbone on the labels of true boxes with a linear classifier, which is then dropped."""
+    """Ours: train the backbone on the labels of true boxes with a linear classifier, which is then dropped.
+
+    With `train_from`, only its last layers are trained, from cached maps of those before.
+    """
 
     name = "backbone"
 
@@ -173,12 +191,18 @@ class BackboneStage(RelationStage):
         self.net = self.model.backbone
         self.probe = nn.Linear(self.net.width, self.data.vocabulary.sizes[0]).to(self.device)
         self.modules = {"backbone": self.net, "probe": self.probe}
+        self.split = setup.split_backbone()
+        self.frozen: FrozenMaps | None = None
+        if self.split is not None:
+            fingerprint = self.split.fingerprint()
+            self.frozen = FrozenMaps(self.config.pixels, setup.open_cache(), fingerprint, self.precision)
+            fill_maps(self.frozen, self.split, (*self.data.fit, *self.data.validation), self.config.workers)
 
     def examples(self, epoch: int) -> Dataset[Any]:
         """List the training images."""
-        return _Pictures(self.data.fit, self.net.pixels)
+        return _Pictures(self.data.fit, self.net.pixels, self.frozen)
 
-    def loss(self, batch: list[tuple[Scene, Tensor]]) -> tuple[Tensor, int]:
+    def loss(self, batch: list[_Picture]) -> tuple[Tensor, int]:
         """Compute the cross-entropy of the labels."""
         scores, labels = self._logits(batch)
         return cross_entropy(scores, labels), len(labels)
@@ -188,30 +212,49 @@ class BackboneStage(RelationStage):
         """Compute the cross-entropy of labels and their accuracy in percent."""
         self.net.eval()
         loss, right, total = 0.0, 0, 0
-        for scene in progress.track(ranks.share(self.data.validation), "validation"):
-            scores, labels = self._logits([(scene, prepare_picture(scene.open(), self.net.pixels))])
+        pictures = _Pictures(ranks.share(self.data.validation), self.net.pixels, self.frozen)
+        for at in progress.track(range(len(pictures)), "validation"):
+            scores, labels = self._logits([pictures[at]])
             loss += float(cross_entropy(scores, labels, reduction="sum"))
             right, total = right + int((scores.argmax(-1) == labels).sum()), total + len(labels)
         sums = ranks.total([loss, right, total])
         return {"loss": sums[0] / sums[2], "accuracy": 100 * sums[1] / sums[2]} if sums[2] else {}
 
-    def names(self, batch: list[tuple[Scene, Tensor]]) -> list[str]:
+    def names(self, batch: list[_Picture]) -> list[str]:
         return [scene.name for scene, _ in batch]
 
     def train_mode(self) -> None:
-        self.net.learn(True)
+        if self.split is None:
+            self.net.learn(True)
+        else:
+            self.split.learn()
 
     def finish(self) -> None:
         self.net.learn(False)
 
-    def _logits(self, batch: list[tuple[Scene, Tensor]]) -> tuple[Tensor, Tensor]:
+    def _logits(self, batch: list[_Picture]) -> tuple[Tensor, Tensor]:
         scores, labels = [], []
         with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
-            for scene, maps in _maps(self.net, batch):
+            for scene, maps in self._maps(batch):
                 boxes = torch.from_numpy(scene.boxes).float().to(self.device)
                 scores.append(self.probe(self.net.pool(maps, boxes, scene.frame)).float())
                 labels.append(torch.from_numpy(scene.labels).to(self.device))
         return torch.cat(scores), torch.cat(labels)
+
+    def _maps(self, batch: list[_Picture]) -> list[tuple[Scene, list[Tensor]]]:
+        """Compute the feature maps of images, batched by size."""
+        groups: dict[tuple[torch.Size, ...], list[_Picture]] = {}
+        for scene, given in batch:
+            found = self.split.before(given[PICTURE], self.precision) if self.split and PICTURE in given else given
+            groups.setdefault(tuple(x.shape for x in found.values()), []).append((scene, found))
+        scene_maps: list[tuple[Scene, list[Tensor]]] = []
+        for members in groups.values():
+            if self.split is None:
+                maps = self.net.feature_maps(torch.stack([found[PICTURE] for _, found in members]))
+            else:
+                maps = self.split.after([found for _, found in members])
+            scene_maps += [(scene, [fmap[i : i + 1] for fmap in maps]) for i, (scene, _) in enumerate(members)]
+        return scene_maps
 
 
 class BoxPriorStage(RelationStage):
@@ -438,17 +481,19 @@ def planned(config: Config) -> list[str]:
     return [name for name in names if name != "backbone" or "pixels" in config.sources]
 
 
-class _Pictures(Dataset[tuple[Scene, Tensor]]):
-    """List whole images, for the stage that trains the backbone."""
+class _Pictures(Dataset[_Picture]):
+    """List whole images, or cached maps of them, for the stage that trains the backbone."""
 
-    def __init__(self, scenes: tuple[Scene, ...], pixels: PixelsConfig) -> None:
-        self.scenes, self.pixels = scenes, pixels
+    def __init__(self, scenes: Sequence[Scene], pixels: PixelsConfig, frozen: FrozenMaps | None) -> None:
+        self.scenes, self.pixels, self.frozen = scenes, pixels, frozen
 
     def __len__(self) -> int:
         return len(self.scenes)
 
-    def __getitem__(self, at: int) -> tuple[Scene, Tensor]:
-        return self.scenes[at], prepare_picture(self.scenes[at].open(), self.pixels)
+    def __getitem__(self, at: int) -> _Picture:
+        scene = self.scenes[at]
+        found = None if self.frozen is None else self.frozen.find(scene)
+        return scene, found or {PICTURE: prepare_picture(scene.open(), self.pixels)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -505,15 +550,3 @@ class _Annotations(Dataset[_Pairs]):
 
     def __getitem__(self, at: int) -> _Pairs:
         return self.rows[at]
-
-
-def _maps(net: Backbone, batch: list[tuple[Scene, Tensor]]) -> list[tuple[Scene, list[Tensor]]]:
-    """Compute the feature maps of images, batched by size."""
-    groups: dict[Any, list[int]] = {}
-    for at, (_, picture) in enumerate(batch):
-        groups.setdefault(picture.shape, []).append(at)
-    scene_maps: list[tuple[Scene, list[Tensor]]] = []
-    for members in groups.values():
-        maps = net.feature_maps(torch.stack([batch[at][1] for at in members]))
-        scene_maps += [(batch[at][0], [fmap[i : i + 1] for fmap in maps]) for i, at in enumerate(members)]
-    return scene_maps

@@ -28,13 +28,20 @@ SGD: dict[str, Any] = {
 SPAN = {**SGD, "head.span": True}
 
 
-@pytest.mark.parametrize("sources", [("pixels",), ("pixels", "evidence")])
-def test_a_run_with_spans_has_the_weights_and_norms_of_a_plain_one(tmp_path: Path, sources: tuple[str, ...]) -> None:
-    plain = finish(tiny(sources=sources, **SGD), tmp_path / "plain")
-    span = finish(tiny(sources=sources, **SPAN), tmp_path / "span")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sources": ("pixels",)},
+        {"sources": ("pixels", "evidence")},
+        {"triplets.slices": 2, "triplets.reduction": "mean", "triplets.rate": 0.1, "triplets.clip": 0.1},
+    ],
+)
+def test_a_run_with_spans_has_the_weights_and_norms_of_a_plain_one(tmp_path: Path, change: dict[str, Any]) -> None:
+    plain = finish(tiny(**{**SGD, **change}), tmp_path / "plain")
+    span = finish(tiny(**{**SPAN, **change}), tmp_path / "span")
     norms = [[entry["norm"] for entry in log_of(run.folder) if entry["event"] == "step"] for run in (plain, span)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-3)
-    assert max(norms[0]) > 2.0 > 0  # some steps were clipped
+    assert max(norms[0]) > float(tiny(**{**SGD, **change}).triplets.clip)  # some steps were clipped
     start = plain.kept.models[()]
     assert list(span.model.state_dict()) == list(plain.model.state_dict())
     for name, weights in plain.model.state_dict().items():

@@ -158,7 +158,7 @@ def _shared_backbone(config: Config, out: Path) -> Config:
         return config
     folder = out / f"backbone-seed-{config.seed}"
     alone: dict[str, Any] = {f"{stage}.epochs": 0 for stage in ("boxes", "triplets", "proposals", "selection")}
-    train_run(config.change(**alone, **{"head.labels": False}), folder)
+    train_run(config.change(**alone, **{"head.labels": False, "pixels.mirror": False}), folder)
     return config.change(**{"backbone.epochs": 0, "pixels.weights": str(folder)})
 
 

@@ -52,6 +52,7 @@ class Backbone(nn.Module):
         channels = sum(self.maps.feature_info.channels())
         self.width = channels * pixels.pool**2  # D
         self.crop_width = channels if pixels.crops else 0
+        self.box_width = (self.width + self.crop_width) * (2 if pixels.mirror else 1)  # all features of a box
         if fetch and (Path(pixels.weights).expanduser()).is_dir():
             self.load_state_dict(_from_model(Path(pixels.weights).expanduser(), pixels.backbone, self))
         self.learning = False
@@ -119,7 +120,7 @@ class Backbone(nn.Module):
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything that the features depend on, except image and boxes."""
-        shape = (
+        shape: tuple[Any, ...] = (
             VERSION,
             self.pixels.backbone,
             self.pixels.strides,
@@ -128,6 +129,7 @@ class Backbone(nn.Module):
             self.pixels.pool,
             self.pixels.crops,
         )
+        shape += ("mirror",) if self.pixels.mirror else ()  # features from before this setting keep their keys
         value = hashlib.sha256(repr(shape).encode())
         for name, tensor in sorted(self.state_dict().items()):
             value.update(name.encode())

@@ -177,6 +177,7 @@ def test_a_label_head_without_priors_is_refused() -> None:
         ({"head.rank": 2}, "head.labels has rank 1"),
         ({"head.context": True}, "head.context must be false"),
         ({"pixels.mirror": True, "sources": ("evidence",)}, "pixels.mirror is for labels from pixels"),
+        ({"pixels.detector": "nano.onnx"}, "add stride 32"),
         ({"pixels.mirror": True, "head.labels": False}, "pixels.mirror is for labels from pixels"),
         ({"neighbours.noise": 1.0}, "neighbours.noise: expected"),
     ],

@@ -323,13 +323,15 @@ class PairInputs:
 class PairFeatures(nn.Module):
     """`PairInputs` -> features of each box as subject and as object, and of each pair."""
 
-    def __init__(self, config: Config, classes: int, region: int, crop: int = 0) -> None:
-        """`region` is the width of pooled features, `crop` that of crops; unused without pixels."""
+    def __init__(self, config: Config, classes: int, region: int, crop: int = 0, detector: int = 0) -> None:
+        """`region`, `crop` and `detector` are the widths of a box's features; unused without pixels."""
         super().__init__()
-        self.mask, self.region, self.crop = config.pixels.mask, region, crop
+        self.mask, self.region = config.pixels.mask, region
+        self.widths = [region, crop, detector]
         self.box = self.pair = 0
         self.reduction: Reduction | None = None
         self.crops: Reduction | None = None
+        self.detector: Reduction | None = None
         self.place: Numbers | None = None
         self.places: Numbers | None = None  # of pairs
         self.spatial: SpatialFeature | None = None
@@ -338,7 +340,8 @@ class PairFeatures(nn.Module):
             self.reduction = Reduction(region, config.pixels.reduce)
             self.spatial = SpatialFeature(config.pixels.mask, config.pixels.spatial)
             self.crops = Reduction(crop, min(crop, config.pixels.reduce or crop)) if crop else None
-            self.box += self.reduction.width + (self.crops.width if self.crops else 0)
+            self.detector = Reduction(detector, min(detector, config.pixels.reduce)) if detector else None
+            self.box += sum(part.width for part in (self.reduction, self.crops, self.detector) if part is not None)
             self.pair += self.reduction.width + config.pixels.spatial
             if config.pixels.place:
                 self.place, self.places = (Numbers(count, config.pixels.spatial) for count in (PLACE, GEOMETRY))
@@ -352,9 +355,17 @@ class PairFeatures(nn.Module):
     def fit(self, regions: Float[Tensor, "M D"], unions: Float[Tensor, "L E"]) -> None:
         """Fit the principal components to a sample."""
         assert self.reduction is not None, "for pixels alone"
-        self.reduction.fit(torch.cat([regions[:, : self.region], unions]))
+        pooled, crops, seen = self._split(regions)
+        self.reduction.fit(torch.cat([pooled, unions]))
         if self.crops is not None:
-            self.crops.fit(regions[:, self.region : self.region + self.crop])
+            self.crops.fit(crops)
+        if self.detector is not None:
+            self.detector.fit(seen)
+
+    def _split(self, regions: Float[Tensor, "M D"]) -> tuple[Tensor, ...]:
+        """Split the features of boxes: pooled, of crops, of the detector. Those of the mirror image are left out."""
+        parts: tuple[Tensor, ...] = regions[:, : sum(self.widths)].split(self.widths, -1)
+        return parts
 
     def boxes(self, x: PairInputs) -> Float[Tensor, "N D"]:
         """Compute features of the boxes alone, as subjects; nothing of their pairs is needed."""
@@ -369,10 +380,12 @@ class PairFeatures(nn.Module):
             assert x.regions is not None, "pixels need pooled features"
             assert x.unions is not None, "pixels need pooled features"
             s, o = x.pairs.unbind(-1)
-            pooled, crops = x.regions[:, : self.region + self.crop].split([self.region, self.crop], -1)
+            pooled, crops, seen = self._split(x.regions)
             parts = [self.reduction(pooled)]
             if self.crops is not None:
                 parts.append(self.crops(crops))
+            if self.detector is not None:
+                parts.append(self.detector(seen))
             if self.place is not None:
                 parts.append(self.place(box_place(x.boxes, x.frames)))
             region = torch.cat(parts, -1)
@@ -443,12 +456,14 @@ def add_crops(
     frame: tuple[float, float],
     precision: torch.dtype,
 ) -> Float[Tensor, "N E"]:
-    """Append the features of the boxes' crops where the config asks for them."""
-    if not backbone.crop_width:
-        return pooled
+    """Append the features of the boxes' crops, and those of the detector, where the config asks for them."""
+    parts = [pooled]
     with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
-        crops = backbone.cut(image, boxes, frame)
-    return torch.cat([pooled, crops.clamp(-LARGEST, LARGEST).half()], 1)
+        if backbone.crop_width:
+            parts.append(backbone.cut(image, boxes, frame))
+        if backbone.detector is not None:
+            parts.append(backbone.pool_detector(image, boxes, frame))
+    return torch.cat([part.clamp(-LARGEST, LARGEST).half() for part in parts], 1)
 
 
 @torch.no_grad()

@@ -84,7 +84,8 @@ class RelationModel(nn.Module):
             raise PolyadicError(f"RelationModel: the prior has sizes {prior.sizes}, the vocabulary {vocabulary.sizes}")
         self.backbone = Backbone(config.pixels, fetch) if "pixels" in config.sources else None
         sizes, head = vocabulary.sizes, config.head
-        widths = (0, 0) if self.backbone is None else (self.backbone.width, self.backbone.crop_width)
+        pixels = self.backbone
+        widths = (0, 0, 0) if pixels is None else (pixels.width, pixels.crop_width, pixels.detector_width)
         self.features = PairFeatures(config, sizes[0], *widths)
         box, pair = self.features.box, self.features.pair
         layers: dict[str, Any] = {

@@ -117,7 +117,14 @@ def test_the_fingerprint_depends_on_everything_that_affects_features() -> None:
     assert mark() == net.fingerprint()
     assert mark(reduce=3, mask=32, spatial=9) == net.fingerprint()  # these come after
     assert mark(place=True) == net.fingerprint()
-    different = [mark(pool=3), mark(side=72), mark(longest=96), mark(crops=32), Backbone(TINY).fingerprint()]
+    different = [
+        mark(pool=3),
+        mark(side=72),
+        mark(longest=96),
+        mark(crops=32),
+        mark(mirror=True),
+        Backbone(TINY).fingerprint(),
+    ]
     different += [Backbone(tiny(strides=(8,))).fingerprint(), Backbone(tiny(strides=(8, 32))).fingerprint()]
     with torch.no_grad():
         next(net.parameters()).view(-1)[0] += 1
@@ -361,6 +368,22 @@ def test_crops_in_chunks_equal_all_at_once_and_follow_the_regions(monkeypatch: p
     torch.testing.assert_close(net.cut(picture(), boxes, (80.0, 64.0)), whole)
     assert net.cut(picture(), boxes[:0], (80.0, 64.0)).shape == (0, net.crop_width)
     assert Backbone(TINY).crop_width == 0
+
+
+@pytest.mark.parametrize("crops", [0, 32])
+def test_features_of_the_mirror_image_follow_those_of_the_image(crops: int) -> None:
+    net = Backbone(tiny(crops=crops, mirror=True))
+    boxes = torch.tensor([[3.0, 4, 30, 40], [20, 10, 78, 60], [0, 0, 9, 9]])
+    regions, unions = pool_regions(net, picture(), boxes, (80.0, 64.0))
+    flipped = torch.from_numpy(picture().numpy()[:, :, ::-1].copy())
+    turned = torch.tensor([[50.0, 4, 77, 40], [2, 10, 60, 60], [71, 0, 80, 9]])
+    expected = [net(picture(), boxes, (80.0, 64.0)), net(flipped, turned, (80.0, 64.0))]
+    if crops:
+        expected.insert(1, net.cut(picture(), boxes, (80.0, 64.0)))
+        expected.append(net.cut(flipped, turned, (80.0, 64.0)))
+    assert torch.equal(regions, torch.cat(expected, 1).half())
+    assert regions.shape == (3, net.box_width)
+    assert unions.shape == (3, net.width)
 
 
 def test_crops_reach_the_boxes_and_places_both_boxes_and_pairs() -> None:

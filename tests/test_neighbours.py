@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from model_cases import ALL_BOXES, agree, detections, entries, model_of, pairs_of, photo, prepared, rank
@@ -13,6 +15,7 @@ from polyadic.config.schema import Config
 from polyadic.model import box_prior as neighbours
 from polyadic.model import scoring
 from polyadic.model.box_prior import LabelContext
+from polyadic.model.heads import LabelHead
 from polyadic.model.scoring import ScoreTerms
 
 LABELS: dict[str, Any] = {
@@ -173,6 +176,9 @@ def test_a_label_head_without_priors_is_refused() -> None:
         ({"boxes.epochs": 0}, "set boxes.epochs"),
         ({"head.rank": 2}, "head.labels has rank 1"),
         ({"head.context": True}, "head.context must be false"),
+        ({"pixels.mirror": True, "sources": ("evidence",)}, "pixels.mirror is for labels from pixels"),
+        ({"pixels.detector": "nano.onnx"}, "add stride 32"),
+        ({"pixels.mirror": True, "head.labels": False}, "pixels.mirror is for labels from pixels"),
         ({"neighbours.noise": 1.0}, "neighbours.noise: expected"),
     ],
 )
@@ -180,6 +186,32 @@ def test_a_label_head_requires_matching_config(values: dict[str, Any], message: 
     base = {"head.labels": True, "head.rank": 1, "boxes.epochs": 1, "selection.epochs": 0}
     Config().change(**base)
     refused(message, Config().change, **{**base, **values})
+
+
+@pytest.mark.parametrize("crops", [0, 32])
+def test_with_mirror_a_photo_and_its_mirror_image_have_the_same_labels(crops: int) -> None:
+    """A theorem about the mean of both; without it, and of one alone, they differ."""
+    values: dict[str, Any] = {**LABELS, "pixels.crops": crops, "pixels.place": True, "neighbours.exponent": 0.0}
+    given, image = detections(4), photo()
+    assert given.size is not None
+    x1, y1, x2, y2 = given.boxes.T
+    turned = replace(given, boxes=np.stack([given.size[0] - x2, y1, given.size[0] - x1, y2], 1))
+    flipped = np.ascontiguousarray(np.asarray(image)[:, ::-1])
+    for mirror in (True, False):
+        model = model_of("pixels", **{**values, "pixels.mirror": mirror})
+        assert isinstance(model.head, LabelHead)
+        one, other = (prepared(model, boxes, x).inputs for boxes, x in ((given, image), (turned, flipped)))
+        assert one.log_labels is not None
+        assert other.log_labels is not None
+        assert torch.allclose(one.log_labels, other.log_labels, atol=1e-3) == mirror
+        labels = torch.from_numpy(given.labels)
+        assert model.label_nll(one, labels).isfinite()
+        if mirror:
+            views = [model.head.labels(model.features.boxes(x)) for x in (one, one.mirrored())]
+            log = torch.stack(views).mean(0).log_softmax(-1)
+            torch.testing.assert_close(one.log_labels, log.detach())
+            nll = -torch.stack(views)[:, range(4), labels].mean()
+            torch.testing.assert_close(model.label_nll(one, labels), nll)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

@@ -176,6 +176,7 @@ SMALL: dict[str, Any] = {"data.dataset": "vrd", "data.pictures": "present", "tri
 SMALL |= {"ranking.prior": 0.5}
 GROWN: dict[str, Any] = {
     "pixels.crops": 32,
+    "pixels.mirror": True,
     "pixels.place": True,
     "head.rank": 1,
     "head.labels": True,

@@ -220,11 +220,14 @@ def test_a_full_disk_while_the_best_model_is_written_leaves_the_one_before(
     assert same(train(EVIDENCE, stopped, resume=True).state_dict(), whole.model.state_dict())
 
 
-@pytest.mark.parametrize("crops", [0, 32])
-def test_the_announced_size_of_the_features_is_exact(tmp_path: Path, crops: int) -> None:
+@pytest.mark.parametrize("values", [{}, {"crops": 32}, {"crops": 32, "mirror": True}], ids=str)
+def test_the_announced_size_of_the_features_is_exact(tmp_path: Path, values: dict[str, Any]) -> None:
+    pixels, labels = {f"pixels.{name}": value for name, value in values.items()}, {}
+    if "mirror" in values:
+        labels = {"head.labels": True, "head.rank": 1, "boxes.epochs": 1}
     said = Spy()
     with watched(said):
-        train(tiny(**{"pixels.crops": crops, "selection.epochs": 0}), tmp_path / "run")
+        train(tiny(**pixels, **labels, **{"selection.epochs": 0}), tmp_path / "run")
     entries = [load_file(path) for path in (tmp_path / "features").rglob("*.safetensors")]
     numbers = sum(x.numel() for entry in entries for x in entry.values())
     assert all(x.dtype == torch.float16 for entry in entries for x in entry.values())

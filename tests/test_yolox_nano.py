@@ -14,11 +14,16 @@ from detector_cases import NAMES, photo
 from onnx import helper, numpy_helper
 from refusals import refused
 from torch import Tensor
+from torchvision.ops import roi_align
 
+from polyadic.boxes import ordered_pairs
 from polyadic.config import DETECTOR_PRESETS, DetectorConfig
+from polyadic.config.schema import Config, PixelsConfig
 from polyadic.detectors import yolox_nano
 from polyadic.detectors.detector import Detector, part_labels
 from polyadic.detectors.yolox_nano import NamedBoxes, Truth, YoloxNano, assign, cells, decode, find_parts
+from polyadic.model.backbone import Backbone
+from polyadic.model.features import PairFeatures, PairInputs, pool_regions
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 from polyadic.training.proposals import _teach, in_fold, part_pairs, part_places, zoom
@@ -68,6 +73,57 @@ def test_exported_weights_fill_the_network_and_the_scores_of_known_names(tmp_pat
     torch.testing.assert_close(b[:, :5], a[:, :5])
     torch.testing.assert_close(b[:, 5:7], a[:, [7, 6]])  # person, horse
     assert not torch.allclose(b[:, 7], a[:, 5])
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_a_backbone_pools_the_features_of_an_exported_detector(tmp_path: Path, mirror: bool) -> None:
+    torch.manual_seed(0)
+    theirs = YoloxNano(3)
+    path = exported(tmp_path, theirs, ["zebra", "horse", "person"])
+    values: dict[str, Any] = {"side": 64, "longest": 96, "pool": 2, "crops": 32, "mirror": mirror}
+    pixels = PixelsConfig("test_byobnet", "random", strides=(8, 32), detector=str(path), **values)
+    net = Backbone(pixels)
+    plain = Backbone(replace(pixels, detector=""))
+    plain.load_state_dict({name: x for name, x in net.state_dict().items() if not name.startswith("detector.")})
+    image = torch.randint(0, 256, (3, 64, 96), dtype=torch.uint8)
+    boxes, frame = torch.tensor([[8.0, 4, 40, 40], [30, 10, 190, 120]]), (192.0, 128.0)
+    with torch.no_grad():
+        maps = theirs.eval().maps(image.float()[None] / 255)
+        parts = [
+            roi_align(theirs.class_towers[i](theirs.stems[i](x)), [boxes / (2 * 8 * 2**i)], 2, 1.0, 2, True).flatten(1)
+            for i, x in enumerate(maps)
+        ]
+    regions, unions = pool_regions(net, image, boxes, frame)
+    before, other = pool_regions(plain, image, boxes, frame)
+    start = net.width + net.crop_width
+    assert torch.equal(regions[:, :start], before[:, :start])
+    assert torch.equal(unions, other)
+    torch.testing.assert_close(
+        regions[:, start : start + 3 * 64 * 4].float(), torch.cat(parts, 1), rtol=2e-3, atol=1e-3
+    )
+    assert regions.shape == (2, net.box_width)
+    assert Backbone(pixels).fingerprint() != net.fingerprint(), "another random backbone"
+    again = Backbone(replace(pixels, detector="elsewhere.onnx"), fetch=False)  # as a saved model is loaded
+    again.load_state_dict(net.state_dict())
+    assert again.fingerprint() == net.fingerprint() != plain.fingerprint()
+
+
+def test_features_of_a_detector_reach_the_boxes() -> None:
+    torch.manual_seed(0)
+    pixels = PixelsConfig("test_byobnet", "random", strides=(8,), reduce=4)
+    features = PairFeatures(Config(pixels=pixels), 3, 7, 6, 9).eval()
+    generator, pairs = torch.Generator().manual_seed(1), ordered_pairs(3)
+    boxes = torch.rand(3, 2, 2, generator=generator).sort(1).values.flatten(1) * 60
+    regions, unions = torch.randn(3, 7 + 6 + 9), torch.randn(6, 7)
+    x = PairInputs(pairs, boxes, torch.tensor([[80.0, 64]]).expand(3, 2), regions, unions)
+    features.fit(regions, unions)
+    subject, _, pair = features(x)
+    moved = torch.cat([regions[:, :13], torch.randn(3, 9), torch.randn(3, 22)], 1)  # and of a mirror image
+    other = features(replace(x, regions=moved))
+    assert features.box == 4 + 4 + 4
+    assert torch.equal(other[0][:, :8], subject[:, :8])
+    assert not torch.allclose(other[0][:, 8:], subject[:, 8:])
+    assert torch.equal(other[2], pair)
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:

@@ -36,6 +36,16 @@ def union_boxes(a: Float[Tensor, "*N 4"], b: Float[Tensor, "*N 4"]) -> Float[Ten
     return torch.cat([torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:])], -1)
 
 
+def mirror_boxes(boxes: Float[Tensor, "N 4"], frames: Float[Tensor, "N 2"]) -> Float[Tensor, "N 4"]:
+    """Reflect boxes left to right in their images.
+
+    >>> mirror_boxes(torch.tensor([[1.0, 0, 4, 2]]), torch.tensor([[10.0, 5]]))
+    tensor([[6., 0., 9., 2.]])
+    """
+    (x1, y1, x2, y2), width = boxes.unbind(-1), frames[:, 0]
+    return torch.stack([width - x2, y1, width - x1, y2], -1)
+
+
 def pair_masks(
     subject: Float[Tensor, "B 4"], object: Float[Tensor, "B 4"], frame: Float[Tensor, "B 2"], side: int
 ) -> Float[Tensor, "B 2 side side"]:

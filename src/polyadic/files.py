@@ -318,7 +318,7 @@ def move_model(model: nn.Module, device: torch.device, folder: Path) -> None:
 _FOLDERS = (("data", "root"), ("cache", "folder"))
 _FILES = (
     *(("data", name) for name in ("detections", "detector", "simulate", "teachers")),
-    ("pixels", "weights"),
+    *(("pixels", name) for name in ("weights", "detector")),
 )
 
 

@@ -69,6 +69,10 @@ class PixelsConfig:
     pool: Count = _paper(7, "RoIAlign to 7 x 7")
     reduce: CountOrZero = _ours(0, "principal components kept of a region's feature; 0 keeps it whole")
     crops: CountOrZero = _ours(0, "side of a crop of each box, which adds its own features, pixels; 0: no crops")
+    detector: str = _ours(
+        "", "an exported YOLOX-Nano (.onnx), frozen: adds its features of each box; such weights have seen COCO"
+    )
+    mirror: bool = _ours(False, "head.labels: average the labels of a box and of its mirror image, trained on both")
     place: bool = _ours(False, "add size and position of boxes and pairs to pixels and mask")
     mask: Annotated[int, Meta(ge=8)] = _paper(64, "the pair mask is 2 x 64 x 64")
     spatial: Count = _paper(512, "the spatial feature")
@@ -237,6 +241,13 @@ class Config(Settings):
             raise PolyadicError("pixels.strides must name at least one stride")
         if len(set(self.pixels.strides)) < len(self.pixels.strides):
             raise PolyadicError(f"pixels.strides must be different, got {list(self.pixels.strides)}")
+        if self.pixels.detector and max(self.pixels.strides) % 32:
+            raise PolyadicError(
+                f"pixels.detector needs pictures of whole cells of 32 pixels: add stride 32 to pixels.strides "
+                f"{list(self.pixels.strides)}"
+            )
+        if self.pixels.mirror and not (self.head.labels and "pixels" in self.sources):
+            raise PolyadicError("pixels.mirror is for labels from pixels: set head.labels, and sources to pixels")
         if self.head.span:
             self._check_span()
         if not self.head.labels:

@@ -146,6 +146,11 @@ class YoloxNano(nn.Module):
     def forward(self, pictures: Float[Tensor, "I 3 H W"]) -> Float[Tensor, "I A D"]:
         return self.read(self.maps(pictures))
 
+    def class_maps(self, pictures: Float[Tensor, "I 3 H W"]) -> list[Tensor]:
+        """Compute the features from which classes are scored, of 64 channels and strides 8, 16 and 32."""
+        parts = zip(self.class_towers, self.stems, self.maps(pictures), strict=True)
+        return [tower(stem(fmap)) for tower, stem, fmap in parts]
+
     def read(self, maps: list[Tensor]) -> Float[Tensor, "I A D"]:
         """Compute the output of each cell from the feature maps."""
         grids = []
@@ -310,6 +315,11 @@ def _has_area(boxes: Float[Tensor, "N 4"]) -> Bool[Tensor, " N"]:
     return ((boxes[:, 2:] - boxes[:, :2]) > 1).all(1)
 
 
+def load_convolutions(network: YoloxNano, path: Path) -> None:
+    """Load the convolutions of an exported YOLOX-Nano, without the layers that score cells."""
+    _fill_convolutions(network, path, _read_onnx(path))
+
+
 def load_exported(network: YoloxNano, path: Path, vocabulary: Vocabulary) -> None:
     """Load the convolutions of an exported YOLOX-Nano, and the scores of its classes that are objects here.
 
@@ -317,20 +327,17 @@ def load_exported(network: YoloxNano, path: Path, vocabulary: Vocabulary) -> Non
     """
     stored = _read_onnx(path)
     heads: dict[str, Any] = {"cls": network.class_scores, "reg": network.offsets, "obj": network.objectness}
-    folded = [value for name, value in stored.items() if name.startswith("onnx::Conv") and value.ndim in (1, 4)]
-    layers = [layer.conv for layer in _in_order(network)]
-    shapes = [x.shape for layer in layers for x in (layer.weight, layer.bias) if x is not None]
     scored = [(f"head.{kind}_preds.{level}", kind, head) for kind in heads for level, head in enumerate(heads[kind])]
     lacking = [
         key for key, shape in _head_shapes(stored, scored).items() if getattr(stored.get(key), "shape", 0) != shape
     ]
-    if lacking or [value.shape for value in folded] != shapes:
-        reason = f"it lacks {lacking[0]}, or has another size" if lacking else "its convolutions have other sizes"
-        raise PolyadicError(f"weights: {path.name} is not an exported YOLOX-Nano ({reason})")
+    if lacking:
+        raise PolyadicError(
+            f"weights: {path.name} is not an exported YOLOX-Nano (it lacks {lacking[0]}, or has another size)"
+        )
+    _fill_convolutions(network, path, stored)
     names = class_names(path, len(stored["head.cls_preds.0.bias"]), vocabulary)
     with torch.no_grad():
-        for layer, weight, bias in zip(layers, folded[::2], folded[1::2], strict=True):
-            _fill(layer, weight, bias)
         for name, kind, head in scored:
             weight, bias = stored[f"{name}.weight"], stored[f"{name}.bias"]
             if kind != "cls":
@@ -339,6 +346,17 @@ def load_exported(network: YoloxNano, path: Path, vocabulary: Vocabulary) -> Non
             for label in sorted(set(names) - {-1}):
                 rows = [at for at, other in enumerate(names) if other == label]
                 head.weight[label], head.bias[label] = weight[rows].mean(0), bias[rows].mean()
+
+
+def _fill_convolutions(network: YoloxNano, path: Path, stored: dict[str, Tensor]) -> None:
+    folded = [value for name, value in stored.items() if name.startswith("onnx::Conv") and value.ndim in (1, 4)]
+    layers = [layer.conv for layer in _in_order(network)]
+    shapes = [x.shape for layer in layers for x in (layer.weight, layer.bias) if x is not None]
+    if [value.shape for value in folded] != shapes:
+        raise PolyadicError(f"weights: {path.name} is not an exported YOLOX-Nano (its convolutions have other sizes)")
+    with torch.no_grad():
+        for layer, weight, bias in zip(layers, folded[::2], folded[1::2], strict=True):
+            _fill(layer, weight, bias)
 
 
 def _head_shapes(stored: dict[str, Tensor], heads: Sequence[tuple[str, str, Any]]) -> dict[str, tuple[int, ...]]:

@@ -53,6 +53,10 @@ class Backbone(nn.Module):
         channels = sum(self.maps.feature_info.channels())
         self.width = channels * pixels.pool**2  # D
         self.crop_width = channels if pixels.crops else 0
+        self.detector: Any = _detector(pixels, fetch) if pixels.detector else None
+        self.detector_width = 3 * 64 * pixels.pool**2 if pixels.detector else 0
+        both = 2 if pixels.mirror else 1
+        self.box_width = (self.width + self.crop_width + self.detector_width) * both  # all features of a box
         if fetch and (Path(pixels.weights).expanduser()).is_dir():
             self.load_state_dict(_from_model(Path(pixels.weights).expanduser(), pixels.backbone, self))
         self.learning = False
@@ -84,6 +88,13 @@ class Backbone(nn.Module):
 
     def normalise(self, images: UInt8[Tensor, "I 3 H W"]) -> Float[Tensor, "I 3 H W"]:
         return (images.to(self.device).float() - self.mean) / self.std
+
+    def pool_detector(
+        self, image: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
+    ) -> Float[Tensor, "K E"]:
+        """Pool the detector's features of boxes (ours)."""
+        maps: list[Tensor] = self.detector.class_maps(image.to(self.device).float()[None] / 255)
+        return self.pool(maps, boxes.to(self.device), frame)
 
     def pool(self, maps: list[Tensor], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]) -> Float[Tensor, "K D"]:
         from torchvision.ops import roi_align
@@ -123,7 +134,7 @@ class Backbone(nn.Module):
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything that the features depend on, except image and boxes."""
-        shape = (
+        shape: tuple[Any, ...] = (
             VERSION,
             self.pixels.backbone,
             self.pixels.strides,
@@ -132,6 +143,7 @@ class Backbone(nn.Module):
             self.pixels.pool,
             self.pixels.crops,
         )
+        shape += ("mirror",) if self.pixels.mirror else ()  # features from before this setting keep their keys
         return hash_weights(shape, self.state_dict())
 
 
@@ -207,6 +219,18 @@ def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], 
     config = maps.pretrained_cfg if hasattr(maps, "pretrained_cfg") else maps.default_cfg
     mean, std = known or (tuple(config["mean"]), tuple(config["std"]))
     return maps, mean, std
+
+
+def _detector(pixels: PixelsConfig, fetch: bool) -> Any:
+    """Build the layers of YOLOX-Nano that give features for classes."""
+    from polyadic.detectors.yolox_nano import YoloxNano, load_convolutions
+
+    network = YoloxNano(1)
+    if fetch:
+        load_convolutions(network, Path(pixels.detector).expanduser())
+    for name in ("regions", "box_towers", "class_scores", "offsets", "objectness"):
+        delattr(network, name)  # unused, and random: they would change the fingerprint
+    return network
 
 
 def _check_complete(name: str, indices: tuple[int, ...], path: Path) -> None:

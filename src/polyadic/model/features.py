@@ -22,6 +22,7 @@ from polyadic.boxes import (
     box_iou,
     box_place,
     count_larger,
+    mirror_boxes,
     pair_geometry,
     pair_masks,
     union_boxes,
@@ -277,7 +278,7 @@ class PairInputs:
     pairs: Int[Tensor, "B 2"]  # (subject, object), rows of boxes
     boxes: Float[Tensor, "N 4"]
     frames: Float[Tensor, "N 2"]  # width and height of each box's image
-    regions: Float[Tensor, "N D"] | None = None  # pooled features of the boxes, and of their crops
+    regions: Float[Tensor, "N D"] | None = None  # of the boxes and of their crops; then the mirror image's
     unions: Float[Tensor, "B E"] | None = None  # pooled features of the union box
     labels: Int[Tensor, "N 2"] | None = None  # evidence: the label and its rival, -1 for none
     box_evidence: Float[Tensor, "N F"] | None = None
@@ -290,6 +291,12 @@ class PairInputs:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {name: x if x is None else x.to(device) for name, x in columns.items()}
         return PairInputs(**moved)
+
+    def mirrored(self) -> PairInputs:
+        """Describe the boxes in the mirror image, whose features are the second half of `regions`."""
+        assert self.regions is not None, "for pixels alone"
+        own = self.regions.shape[1] // 2
+        return replace(self, boxes=mirror_boxes(self.boxes, self.frames), regions=self.regions[:, own:])
 
     def take(self, rows: slice | Int[Tensor, " M"]) -> PairInputs:
         """Select some of the pairs, with all boxes."""
@@ -316,13 +323,15 @@ class PairInputs:
 class PairFeatures(nn.Module):
     """`PairInputs` -> features of each box as subject and as object, and of each pair."""
 
-    def __init__(self, config: Config, classes: int, region: int, crop: int = 0) -> None:
-        """`region` is the width of pooled features, `crop` that of crops; unused without pixels."""
+    def __init__(self, config: Config, classes: int, region: int, crop: int = 0, detector: int = 0) -> None:
+        """`region`, `crop` and `detector` are the widths of a box's features; unused without pixels."""
         super().__init__()
         self.mask, self.region = config.pixels.mask, region
+        self.widths = [region, crop, detector]
         self.box = self.pair = 0
         self.reduction: Reduction | None = None
         self.crops: Reduction | None = None
+        self.detector: Reduction | None = None
         self.place: Numbers | None = None
         self.places: Numbers | None = None  # of pairs
         self.spatial: SpatialFeature | None = None
@@ -331,7 +340,8 @@ class PairFeatures(nn.Module):
             self.reduction = Reduction(region, config.pixels.reduce)
             self.spatial = SpatialFeature(config.pixels.mask, config.pixels.spatial)
             self.crops = Reduction(crop, min(crop, config.pixels.reduce or crop)) if crop else None
-            self.box += self.reduction.width + (self.crops.width if self.crops else 0)
+            self.detector = Reduction(detector, min(detector, config.pixels.reduce)) if detector else None
+            self.box += sum(part.width for part in (self.reduction, self.crops, self.detector) if part is not None)
             self.pair += self.reduction.width + config.pixels.spatial
             if config.pixels.place:
                 self.place, self.places = (Numbers(count, config.pixels.spatial) for count in (PLACE, GEOMETRY))
@@ -345,9 +355,17 @@ class PairFeatures(nn.Module):
     def fit(self, regions: Float[Tensor, "M D"], unions: Float[Tensor, "L E"]) -> None:
         """Fit the principal components to a sample."""
         assert self.reduction is not None, "for pixels alone"
-        self.reduction.fit(torch.cat([regions[:, : self.region], unions]))
+        pooled, crops, seen = self._split(regions)
+        self.reduction.fit(torch.cat([pooled, unions]))
         if self.crops is not None:
-            self.crops.fit(regions[:, self.region :])
+            self.crops.fit(crops)
+        if self.detector is not None:
+            self.detector.fit(seen)
+
+    def _split(self, regions: Float[Tensor, "M D"]) -> tuple[Tensor, ...]:
+        """Split the features of boxes: pooled, of crops, of the detector. Those of the mirror image are left out."""
+        parts: tuple[Tensor, ...] = regions[:, : sum(self.widths)].split(self.widths, -1)
+        return parts
 
     def boxes(self, x: PairInputs) -> Float[Tensor, "N D"]:
         """Compute features of the boxes alone, as subjects; nothing of their pairs is needed."""
@@ -362,10 +380,12 @@ class PairFeatures(nn.Module):
             assert x.regions is not None, "pixels need pooled features"
             assert x.unions is not None, "pixels need pooled features"
             s, o = x.pairs.unbind(-1)
-            pooled, crops = x.regions.split([self.region, x.regions.shape[1] - self.region], -1)
+            pooled, crops, seen = self._split(x.regions)
             parts = [self.reduction(pooled)]
             if self.crops is not None:
                 parts.append(self.crops(crops))
+            if self.detector is not None:
+                parts.append(self.detector(seen))
             if self.place is not None:
                 parts.append(self.place(box_place(x.boxes, x.frames)))
             region = torch.cat(parts, -1)
@@ -403,11 +423,30 @@ def pool_regions(
     low, high = torch.triu_indices(len(boxes), len(boxes), 1)
     everything = torch.cat([boxes, union_boxes(boxes[low], boxes[high])])
     half = pool_boxes(backbone, feature_maps(backbone, image[None], precision), everything, frame, precision)
-    regions = add_crops(backbone, half[: len(boxes)], image, boxes=boxes, frame=frame, precision=precision)
+    regions = add_views(backbone, half[: len(boxes)], image, boxes=boxes, frame=frame, precision=precision)
     return regions, half[len(boxes) :]
 
 
 @torch.no_grad()
+def add_views(
+    backbone: Backbone,
+    pooled: Float[Tensor, "N D"],
+    image: UInt8[Tensor, "3 H W"],
+    *,
+    boxes: Float[Tensor, "N 4"],
+    frame: tuple[float, float],
+    precision: torch.dtype,
+) -> Float[Tensor, "N E"]:
+    """Append the features of the crops, then those of boxes and crops in the mirror image, as the config asks."""
+    own = add_crops(backbone, pooled, image, boxes=boxes, frame=frame, precision=precision)
+    if not backbone.pixels.mirror:
+        return own
+    flipped, place = image.flip(-1), mirror_boxes(boxes, boxes.new_tensor(frame).expand(len(boxes), 2))
+    again = pool_boxes(backbone, feature_maps(backbone, flipped[None], precision), place, frame, precision)
+    other = add_crops(backbone, again, flipped, boxes=place, frame=frame, precision=precision)
+    return torch.cat([own, other], 1)
+
+
 def add_crops(
     backbone: Backbone,
     pooled: Float[Tensor, "N D"],
@@ -417,12 +456,14 @@ def add_crops(
     frame: tuple[float, float],
     precision: torch.dtype,
 ) -> Float[Tensor, "N E"]:
-    """Append the features of the boxes' crops where the config asks for them."""
-    if not backbone.crop_width:
-        return pooled
+    """Append the features of the boxes' crops, and those of the detector, where the config asks for them."""
+    parts = [pooled]
     with torch.autocast(backbone.device.type, precision, enabled=precision != torch.float32):
-        crops = backbone.cut(image, boxes, frame)
-    return torch.cat([pooled, crops.clamp(-LARGEST, LARGEST).half()], 1)
+        if backbone.crop_width:
+            parts.append(backbone.cut(image, boxes, frame))
+        if backbone.detector is not None:
+            parts.append(backbone.pool_detector(image, boxes, frame))
+    return torch.cat([part.clamp(-LARGEST, LARGEST).half() for part in parts], 1)
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ from polyadic.model.box_prior import GeometryPrior, LabelContext
 from polyadic.model.features import (
     PairFeatures,
     PairInputs,
-    add_crops,
+    add_views,
     box_inputs,
     feature_maps,
     nearness_of,
@@ -84,7 +84,8 @@ class RelationModel(nn.Module):
             raise PolyadicError(f"RelationModel: the prior has sizes {prior.sizes}, the vocabulary {vocabulary.sizes}")
         self.backbone = Backbone(config.pixels, fetch) if "pixels" in config.sources else None
         sizes, head = vocabulary.sizes, config.head
-        widths = (0, 0) if self.backbone is None else (self.backbone.width, self.backbone.crop_width)
+        pixels = self.backbone
+        widths = (0, 0, 0) if pixels is None else (pixels.width, pixels.crop_width, pixels.detector_width)
         self.features = PairFeatures(config, sizes[0], *widths)
         box, pair = self.features.box, self.features.pair
         layers: dict[str, Any] = {
@@ -183,10 +184,15 @@ class RelationModel(nn.Module):
 
     def label_nll(self, inputs: PairInputs, labels: Int[Tensor, " N"]) -> Float[Tensor, ""]:
         """Compute the loss of a label head: the mean over boxes."""
+        views = self._label_views(inputs)
+        return nll_loss(torch.cat(views), labels.repeat(len(views)))
+
+    def _label_views(self, inputs: PairInputs) -> list[Float[Tensor, "N X"]]:
+        """Compute log P(label | box), with `pixels.mirror` also in the mirror image."""
         assert isinstance(self.head, LabelHead), "needs a label head"
+        views = [inputs, inputs.mirrored()] if self.config.pixels.mirror else [inputs]
         with self._autocast():
-            log_labels = self.head.labels(self.features.boxes(inputs), inputs.names)
-        return nll_loss(log_labels, labels)
+            return [self.head.labels(self.features.boxes(view), view.names) for view in views]
 
     @torch.no_grad()
     def add_context(self, inputs: PairInputs) -> PairInputs:
@@ -205,10 +211,10 @@ class RelationModel(nn.Module):
         """Compute the labels of one image's boxes, refined by each other, where the head predicts labels alone."""
         if self.neighbours is None or not isinstance(self.head, LabelHead):
             return None
-        exponent = self.config.neighbours.exponent
-        with self._autocast():
-            labels = self.head.labels(self.features.boxes(inputs), inputs.names)
-            if exponent:
+        exponent, views = self.config.neighbours.exponent, self._label_views(inputs)
+        labels = views[0] if len(views) == 1 else torch.stack(views).mean(0).log_softmax(-1)
+        if exponent:
+            with self._autocast():
                 labels = self.neighbours.refine(labels, inputs.boxes, inputs.frames, exponent, closeness=closeness)
         return labels
 
@@ -311,7 +317,7 @@ class RelationModel(nn.Module):
             corners, regions = torch.from_numpy(given.boxes).float(), None
             if self.backbone is not None:
                 pooled = pool_boxes(self.backbone, maps[at], corners, frame, self.precision)
-                regions = add_crops(
+                regions = add_views(
                     self.backbone, pooled, pictures[at], boxes=corners, frame=frame, precision=self.precision
                 )
             inputs = box_inputs(

@@ -35,7 +35,15 @@ __all__ = ["pick_device", "run_config", "train"]
 # what may differ when a run is resumed: paths and speed
 SLICES = tuple(f"{name}.slices" for name in STAGES)
 _FREE = (
-    *("data.root", "data.detections", "data.detector", "data.simulate", "data.looks", "pixels.weights"),
+    *(
+        "data.root",
+        "data.detections",
+        "data.detector",
+        "data.simulate",
+        "data.looks",
+        "pixels.weights",
+        "pixels.detector",
+    ),
     *("device", "workers", "cache.", "threads"),
 )
 

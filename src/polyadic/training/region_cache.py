@@ -400,5 +400,5 @@ def _fill(
 
 def _numbers(backbone: Backbone, n: int) -> int:
     """Count the numbers stored for an image of n boxes, union boxes included."""
-    total: int = n * (backbone.width + backbone.crop_width) + n * (n - 1) // 2 * backbone.width
+    total: int = n * backbone.box_width + n * (n - 1) // 2 * backbone.width
     return total

@@ -194,7 +194,7 @@ def _figure(
     photo, none = scene.open(), np.zeros(len(lists.ranked), bool)
     kind = "true boxes" if detections is None else "proposals"
     columns = [
-        _annotations(names, scene, photo, _given(scene, detections), lists.found, kind),
+        _annotations(names, scene, photo, _given(scene, detections), lists.found, kind=kind),
         _ranked(lists.ranked, photo, lists.hits, none, title),
         _ranked(lists.without, photo, lists.hits_without, lists.spurious, WITHOUT),
     ]
@@ -202,7 +202,7 @@ def _figure(
 
 
 def _annotations(
-    names: Vocabulary, scene: Scene, photo: Image, given: Detections, hit: Bool[np.ndarray, " T"], kind: str
+    names: Vocabulary, scene: Scene, photo: Image, given: Detections, hit: Bool[np.ndarray, " T"], *, kind: str
 ) -> Drawing:
     """Draw all boxes and list the annotated triplets once each, ticked where one of the columns has it."""
     hits_of: dict[tuple[str, str, str], list[bool]] = defaultdict(list)

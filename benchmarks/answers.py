@@ -29,7 +29,7 @@ import torch
 from polyadic import RelationModel, Relations, Scene, get_protocol, load_dataset, load_detector
 from polyadic.boxes import box_iou
 from polyadic.config import DETECTOR_PRESETS
-from polyadic.experiments.pictures import matches
+from polyadic.experiments.spurious import matches
 from polyadic.model.answers import RIVALS, AnswerOptions, answer
 from polyadic.model.scoring import ScoredPairs
 from polyadic.pretrained import DETECTOR, coco_to_vrd, model_for

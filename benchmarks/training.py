@@ -26,6 +26,7 @@ from torch import nn
 from polyadic import Config, CPTensor, train
 from polyadic.boxes import ordered_pairs
 from polyadic.config import PRESETS
+from polyadic.config.schema import StageConfig
 from polyadic.model.heads import TripletHead
 from polyadic.training.span import FrozenRows, SpanLayer, clip_gradients
 
@@ -99,7 +100,7 @@ def compare_spans(width: int, hidden: int, boxes: int = 7500) -> list[dict[str, 
     plain, layer = nn.Linear(width, hidden), nn.Linear(width, hidden)
     start = time.perf_counter()
     frozen = FrozenRows([rows], [], rows.device)
-    span = SpanLayer(layer, frozen, frozen.products())
+    span = SpanLayer(layer, frozen, frozen.products(), StageConfig(rate=1e-9))
     print(f"\nSpan of {boxes:,} rows, {width:,} wide: prepared in {time.perf_counter() - start:.0f} s")
     sides: dict[str, tuple[nn.Linear, list[nn.Parameter], list[SpanLayer]]] = {
         "span": (layer, [*span.parameters(), *(p for p in layer.parameters() if p.requires_grad)], [span]),
@@ -114,6 +115,8 @@ def compare_spans(width: int, hidden: int, boxes: int = 7500) -> list[dict[str, 
             module(rows[at].float()).square().sum().backward()  # noqa: B023
             clip_gradients(parameters, spans, 20.0)  # noqa: B023
             optimiser.step()  # noqa: B023
+            for each in spans:  # noqa: B023
+                each.step()
 
         took[name] = seconds(step, 7)[0]
     print(

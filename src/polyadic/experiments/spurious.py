@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Int
 
 from polyadic.boxes import box_iou
-from polyadic.evaluation.protocol import get_protocol
+from polyadic.evaluation.protocol import Protocol, get_protocol
 from polyadic.experiments.results import Row
 from polyadic.prior import TripletPrior
 from polyadic.structures.relations import Relations
@@ -24,12 +24,12 @@ LU = get_protocol("lu2016")
 WITHOUT, WITH = "without the prior", "with the prior"
 
 
-def matches(scene: Scene, predictions: Relations) -> Bool[np.ndarray, "M T"]:
-    """Match predictions with annotated triplets: the same names, and both boxes overlap as `lu2016` requires."""
+def matches(scene: Scene, predictions: Relations, protocol: Protocol = LU) -> Bool[np.ndarray, "M T"]:
+    """Match predictions with annotated triplets: the same names, and both boxes overlap as the protocol requires."""
     boxes = torch.from_numpy(predictions.in_frame(scene.frame).boxes[predictions.pairs])  # [M, 2, 4]
     truths = torch.from_numpy(scene.pair_boxes)  # [T, 2, 4]
-    overlap = box_iou(boxes[:, None], truths[None], LU.iou_offset)  # [M, T, 2]
-    near = (overlap >= LU.iou).all(-1).numpy()
+    overlap = box_iou(boxes[:, None], truths[None], protocol.iou_offset)  # [M, T, 2]
+    near = (overlap >= protocol.iou).all(-1).numpy()
     same = (predictions.triplets[:, None] == scene.triplets[None]).all(-1)
     return np.asarray(near & same)
 

@@ -16,9 +16,9 @@ from polyadic.detectors.detector import Detector
 from polyadic.evaluation.misses import OUTCOMES, MissCounter
 from polyadic.evaluation.protocol import Protocol, get_protocol, small_tops
 from polyadic.experiments.paper import TABLES
-from polyadic.experiments.pictures import matches
 from polyadic.experiments.results import FREE, Column, Row, cached, comparison_rows, recall_cells, select
 from polyadic.experiments.runs import K, OpenRun, evaluate_run, is_run, open_run, predict_scenes, read_detections_of
+from polyadic.experiments.spurious import matches
 from polyadic.experiments.table4 import PAPER as ABLATION
 from polyadic.experiments.table4 import PHRASES
 from polyadic.model.scoring import ALL

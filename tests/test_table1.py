@@ -552,7 +552,6 @@ BAD: tuple[tuple[str, dict[str, str], str], ...] = (  # the command, what is cha
     ("vrd-lu-pixels", {"--data": "data"}, "no test image of vrd has a picture"),
     ("vrd-lu-pixels", {"--csv": "noise.csv"}, "noise.csv was not written by polyadic"),
     ("vrd-ablation", {"--weights": "none.safetensors"}, "--weights: no file"),
-    ("vrd-ablation", {"--detector": "none.onnx"}, "--detector: no file none.onnx"),
     ("vrd-ablation", {"--data": "nowhere"}, "nowhere"),
     ("vrd-ablation", {"--csv": "cut.csv"}, "cut.csv is not a table of results, or is damaged"),
 )

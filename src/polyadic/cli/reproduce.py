@@ -428,10 +428,6 @@ def vrd_ablation_command(
     out: Annotated[Path, _Runs] = Path("runs/vrd-ablation"),
     seeds: _Seeds = 3,
     ranks: _Ranks = None,
-    detector: Annotated[
-        Path | None,
-        typer.Option("--detector", help="An exported YOLOX-Nano (.onnx): adds rows of ours with its features."),
-    ] = None,
     csv: _Csv = None,
 ) -> None:
     """The VRD half of Table 4: ground-truth boxes and pixels.
@@ -448,8 +444,8 @@ def vrd_ablation_command(
         for task in (PHRASES, PREDICATES):
             ablation_table(rows, task, exponent=exponent)
 
-    planned = vrd_planned(ranks, range(seeds), detector=detector is not None)
-    work = partial(vrd_ablation, data, weights, out, seeds=seeds, ranks=ranks, detector=detector)
+    planned = vrd_planned(ranks, range(seeds))
+    work = partial(vrd_ablation, data, weights, out, seeds=seeds, ranks=ranks)
     _experiment(csv or out / "table4.csv", work, show, planned=planned)
 
 

@@ -117,7 +117,7 @@ PRESETS: dict[str, Config] = {
     "vrd-pixels": _VRD_PIXELS,
     "vrd-pixels-grown": replace(  # ours: labels from pixels, everything else from the box-conditioned prior
         _VRD_PIXELS,
-        pixels=replace(_VRD_PIXELS.pixels, crops=160, mirror=True),
+        pixels=replace(_VRD_PIXELS.pixels, crops=160),
         head=replace(_VRD_PIXELS.head, rank=1, layers=1, input_dropout=0.5, labels=True),
         ranking=RankingConfig(prior=0.0),
         boxes=StageConfig(epochs=15, images=16, optimiser="adamw", rate=3e-3, decay=0.05, schedule="one-cycle"),

@@ -52,7 +52,6 @@ RANKS = (1, 2, 3, 4, 5)  # paper
 TOPS = (50, 100)
 PHRASES, PREDICATES = "phrase-classification", "predicate-classification"  # ground-truth boxes; labels as well
 MODEL, OURS = "model", "ours, box-conditioned prior"
-SEEN = "ours, with features of a COCO detector"
 ALL = ", all images"  # after the name: trained once more, with the held-out images
 REFIT = {"validation.images": 0}  # the config change of such a run
 FEATURES = "features"
@@ -159,7 +158,7 @@ def _shared_backbone(config: Config, out: Path) -> Config:
         return config
     folder = out / f"backbone-seed-{config.seed}"
     alone: dict[str, Any] = {f"{stage}.epochs": 0 for stage in ("boxes", "triplets", "proposals", "selection")}
-    train_run(config.change(**alone, **{"head.labels": False, "pixels.mirror": False}), folder)
+    train_run(config.change(**alone, **{"head.labels": False}), folder)
     return config.change(**{"backbone.epochs": 0, "pixels.weights": str(folder)})
 
 
@@ -272,26 +271,16 @@ def table4(rows: Iterable[Row], task: str = PHRASES, *, exponent: float) -> list
     return lines
 
 
-def vrd_ablation(
-    root: Path,
-    weights: Path,
-    out: Path,
-    *,
-    seeds: int = 3,
-    ranks: Sequence[int] = RANKS,
-    detector: Path | None = None,
-) -> Results:
+def vrd_ablation(root: Path, weights: Path, out: Path, *, seeds: int = 3, ranks: Sequence[int] = RANKS) -> Results:
     """Pixels with ground-truth boxes on VRD: that half of Table 4 and, apart from it, our model of the same pixels.
 
     The paper's recipe (preset vrd-pixels) varies the rank and adds P(X_sel) and ψ_u. Ours (vrd-pixels-grown) takes
     labels from pixels, and all else from the box-conditioned prior. Both are scored with and without ground-truth
     labels. The first and the last rank, and ours, are trained twice: without the held-out images, on which k is chosen,
-    and with all images. `weights` are the backbone's. `detector` adds rows of ours with its features of each box.
+    and with all images. `weights` are the backbone's.
     """
     if not weights.expanduser().is_file():
         raise PolyadicError(f"--weights: no file {weights}; expected the backbone's, tf_efficientnet_lite0 of timm")
-    if detector is not None and not detector.expanduser().is_file():
-        raise PolyadicError(f"--detector: no file {detector}; expected an exported YOLOX-Nano (.onnx)")
     out = out.expanduser().resolve()
     place = {
         "data.root": str(root.expanduser().resolve()),
@@ -301,31 +290,21 @@ def vrd_ablation(
     recipe, ours = (PRESETS[name].change(**place) for name in ("vrd-pixels", "vrd-pixels-grown"))
     tasks, ranks = (PHRASES, PREDICATES), sorted(set(ranks))
     table = ablate(recipe, out / "paper", ranks, seeds=seeds, tasks=tasks, refit=_ends(ranks))
-    variants = {OURS: (ours, out / "ours")}
-    if detector is not None:
-        seen = ours.change(**{"pixels.detector": str(detector.expanduser().resolve())})
-        variants[SEEN] = seen, out / "ours-detector"
-    extra: list[Row] = []
-    for what, (config, folder) in variants.items():
-        boxes = ablate(config, folder, (1,), seeds=seeds, tasks=tasks, refit=(1,))
-        # the loss of a head of labels is not that of triplets
-        extra += (
-            replace(row, what=row.what.replace(MODEL, what, 1), loss=None)
-            for row in boxes.rows
-            if row.what.startswith(MODEL)
-        )
-    named = {what: config_record(config) for what, (config, _) in variants.items()}
-    configs = {"the paper's recipe": config_record(recipe), **named, "all images": REFIT}
+    boxes = ablate(ours, out / "ours", (1,), seeds=seeds, tasks=tasks, refit=(1,))
+    # the loss of a head of labels is not that of triplets
+    extra = (
+        replace(row, what=row.what.replace(MODEL, OURS, 1), loss=None)
+        for row in boxes.rows
+        if row.what.startswith(MODEL)
+    )
+    configs = {"the paper's recipe": config_record(recipe), OURS: config_record(ours), "all images": REFIT}
     about = {"configs": configs, "ranks": ranks, "seeds": table.about["seeds"]}
     return Results((*table.rows, *extra), about)
 
 
-def vrd_planned(
-    ranks: Sequence[int], seeds: Iterable[int], *, detector: bool = False
-) -> set[tuple[str, int | None, int | None]]:
+def vrd_planned(ranks: Sequence[int], seeds: Iterable[int]) -> set[tuple[str, int | None, int | None]]:
     """List what, rank and seed of the rows of `vrd_ablation`."""
     kinds = {MODEL: ranks, MODEL + ALL: _ends(ranks), OURS: (1,), OURS + ALL: (1,)}
-    kinds |= {SEEN: (1,), SEEN + ALL: (1,)} if detector else {}
     return {(what, rank, seed) for seed in seeds for what, some in kinds.items() for rank in some}
 
 

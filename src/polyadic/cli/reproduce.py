@@ -119,6 +119,10 @@ def ablate_command(
     seeds: Annotated[
         int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds, from the field seed up.")
     ] = 3,
+    refit: Annotated[
+        list[int] | None,
+        typer.Option("--refit", metavar="R", help="Train this rank again, on the held-out images too; k is kept."),
+    ] = None,
     csv: Annotated[
         Path | None, typer.Option("--csv", help="File for the rows. Default: ablation.csv in --out.")
     ] = None,
@@ -133,14 +137,15 @@ def ablate_command(
     config = with_fields(chosen_config(name, data, fields.get("data.dataset")), fields, OPTIONS)
 
     from polyadic.cli.tables import ablation_table
-    from polyadic.experiments.table4 import MODEL, RANKS, ablate
+    from polyadic.experiments.table4 import ALL, MODEL, RANKS, ablate
 
     ranks, numbers = ranks or list(RANKS), range(config.seed, config.seed + seeds)
+    kinds = {MODEL: ranks, MODEL + ALL: refit or []}
     _experiment(
         csv or out / "ablation.csv",
-        lambda: ablate(config, out, ranks, seeds=seeds),
+        lambda: ablate(config, out, ranks, seeds=seeds, refit=refit or ()),
         lambda rows: ablation_table(rows, exponent=config.ranking.prior),
-        planned={(MODEL, rank, seed) for rank in ranks for seed in numbers},
+        planned={(what, rank, seed) for what, some in kinds.items() for rank in some for seed in numbers},
         more=f"; runs: {out}",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,14 @@ def test_a_repeated_ablation_trains_nothing_and_prints_means_over_seeds(command:
         line = next(line for line in result.out.splitlines() if re.match(rf"\s*{label}\s\s", line))
         assert [each.strip() for each in re.findall(r"\d+\.\d+ ± \d+\.\d+", line)][:4] == cells
     assert re.search(r"ceiling, relabelled +100\.00 +100\.00 +\d\d\.\d\d +\d\d\.\d\d\b", result.out), "less at k = 1"
+
+
+def test_the_command_trains_a_rank_again_on_all_images(command: Command, out: Path, tmp_path: Path) -> None:
+    shutil.copytree(out / "runs", tmp_path / "runs")
+    words = ("--out", tmp_path / "runs", *WORDS, "--refit", "3", "--csv", tmp_path / "again.csv")
+    assert command("ablate", out / "tiny.toml", *words).code == 0
+    again = [row for row in read_rows(tmp_path / "again.csv") if row.what == f"model{ALL}"]
+    assert {(row.rank, row.seed) for row in again} == {(row.rank, row.seed) for row in select(rows(out), rank=3)}
 
 
 @pytest.mark.parametrize(("train_from", "entries"), [("0", 30), ("8", 30 + 24)])  # maps of the training images too

@@ -17,8 +17,9 @@ from statistics import fmean
 from scipy.stats import ttest_1samp
 
 from polyadic.config import PRESETS
+from polyadic.experiments.paper import TABLES as PAPER_TABLES
 from polyadic.experiments.results import FREE, Cell, TableLine, read_rows, select
-from polyadic.experiments.table1 import FIXED, shares
+from polyadic.experiments.table1 import COLUMNS, FIXED, TASKS, shares
 from polyadic.experiments.table1 import headline as headline_lines
 from polyadic.experiments.table1 import ingredients as ingredient_lines
 from polyadic.experiments.table4 import ALL, MODEL, OURS, PHRASES, PREDICATES, table4
@@ -36,7 +37,7 @@ PAGES = (
 CARDS = ("vrd-boxes", "vrd-photos", "vrd-detector")
 DOCUMENTS = (*PAGES, *(f"src/polyadic/pretrained/{name}/CARD.md" for name in CARDS))
 BOXES, PIXELS, BOTH = (ROOT / "results" / f"{name}.csv" for name in ("vrd-boxes", "vrd-ablation", "vrd-lu-pixels"))
-NETWORK = ROOT / "results" / "vrd-paper.csv"
+LABELS = ROOT / "results" / "vrd-labels.csv"
 PHOTOS, WITNESSES, ALL_WITNESSES = (
     ROOT / "results" / f"{name}.csv" for name in ("vrd-photos", "vrd-witnesses", "vrd-all-witnesses")
 )
@@ -73,6 +74,11 @@ def in_short() -> str:
     recipe, best = (_recalls_of(pixels[label + ALL]) for label in ("Rank-5 w/ X_sel & prior^0.5", OURS))
     for name, *cells in zip(("free k", "k = 1"), published, recipe, best, strict=True):
         body.append([f"phrase classification, {name}", *cells])
+    seen = {line.label: line for line in table4(read_rows(LABELS), exponent=1.0)}[
+        f"Rank-1 w/ box-conditioned prior{ALL}"
+    ]
+    for name, numbers in zip(("free k", "k = 1"), _recalls_of(seen), strict=True):
+        body.append([f"phrase classification, {name}, with a COCO detector's features", "", "", numbers])
     return _table(["R@50 / R@100", "the paper", "its recipe, adapted", "ours"], body)
 
 
@@ -229,14 +235,34 @@ def _ablation(task: str) -> str:
     return _table(head, body)
 
 
-def paper_network() -> str:
-    """The paper's own network beside the paper."""
+def paper_network(*names: str, exponent: float = 1.0) -> str:
+    """Rows on the paper's own backbone, beside the paper; of several files, the baselines of the first."""
+    first, *others = (read_rows(ROOT / "results" / f"{name}.csv") for name in names)
+    rows = [*first, *(row for rows in others for row in rows if row.rank is not None)]
     body = []
-    for line in table4(read_rows(NETWORK), exponent=1.0):
+    for line in table4(sorted(rows, key=lambda row: row.rank or 0), exponent=exponent):
         paper = ["", ""] if line.paper is None else _papers(line)[1:]
         body.append([line.label, *_recalls_of(line), "" if line.loss is None else _one(line.loss), *paper])
     head = ["R@50 / R@100", "free k", "k = 1", "held-out loss", "the paper: free k", "the paper: k = 1"]
-    return _table(head, body)
+    used = [at for at in range(len(head)) if any(row[at] for row in body)]
+    return _table([head[at] for at in used], [[row[at] for at in used] for row in body])
+
+
+def paper_detection() -> str:
+    """The paper's backbone on Lu's boxes, in the columns of the paper's Table 1, upper block."""
+    kinds = [(task, k) for task in TASKS for k in (FREE, "1", "10")]
+    body = []
+    for line in PAPER_TABLES[1].lines(read_rows(ROOT / "results" / "vrd-vgg16-lu.csv")):
+        if line.label.endswith("better proposals"):
+            continue
+        cells = dict(zip(COLUMNS, line.cells, strict=True))
+        body.append(
+            [
+                _LABELS.get(line.label, line.label),
+                *(_both([cells[task, k, top] for top in (50, 100)]) for task, k in kinds),
+            ]
+        )
+    return _table(["R@50 / R@100", *(f"{task}, {'free k' if k == FREE else f'k = {k}'}" for task, k in kinds)], body)
 
 
 _PARTS = {
@@ -264,7 +290,7 @@ def rank_differences() -> str:
     columns = [(k, top) for k in (FREE, "1") for top in (50, 100)]
     head = ["rank 5 − rank 1", *(f"{'free k' if k == FREE else f'k = {k}'} R@{top}" for k, top in columns)]
     body = []
-    for data, name in (("synthetic", "toy"), ("VRD", "vrd-ablation")):
+    for data, name in (("synthetic", "toy"), ("VRD", "vrd-ablation"), ("VRD, VGG16", "vrd-vgg16")):
         for words, parts in _PARTS.items():
             cells = []
             for k, top in columns:
@@ -442,7 +468,10 @@ def budget() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "paper-network": paper_network,
+    "paper-network": partial(paper_network, "vrd-paper"),
+    "vgg16": partial(paper_network, "vrd-vgg16", "vrd-vgg16-ranks", exponent=PRESETS["vrd-pixels"].ranking.prior),
+    "vgg16-lu": paper_detection,
+    "labels": partial(paper_network, "vrd-labels"),
     "scale": scale,
     "scale-memory": memory,
     "scale-train": training_processes,

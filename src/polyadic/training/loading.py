@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from polyadic.progress import check, ignore_interrupt
 from polyadic.structures.vocabulary import PolyadicError
 
 T = TypeVar("T")
+_LOST = (ConnectionError, EOFError)  # what the end of another process looks like
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,13 @@ def _unpack(block: UInt8[Tensor, " n"]) -> list[Any]:
     return batch
 
 
+def _begin(worker: int) -> None:
+    """Initialise a worker, whose thread that shares memory would print a traceback when the main process is killed."""
+    ignore_interrupt(worker)
+    show = sys.excepthook
+    sys.excepthook = lambda kind, error, trace: None if isinstance(error, _LOST) else show(kind, error, trace)
+
+
 def load_batches(examples: TorchDataset[T], batches: Sequence[Sequence[int]], workers: int) -> Iterator[list[T]]:
     """Yield the examples with these indices, batch by batch; with 0 workers, load them in this process."""
     loader: DataLoader[Any] = DataLoader(
@@ -65,7 +74,7 @@ def load_batches(examples: TorchDataset[T], batches: Sequence[Sequence[int]], wo
         batch_sampler=batches,  # type: ignore[arg-type]
         collate_fn=_pack if workers else list,
         num_workers=workers,
-        worker_init_fn=ignore_interrupt if workers else None,
+        worker_init_fn=_begin if workers else None,
     )
     for block in _unless_stopped(loader):
         batch = _unpack(block) if workers else block

@@ -18,7 +18,7 @@ from scipy.stats import ttest_1samp
 
 from polyadic.config import PRESETS
 from polyadic.experiments.paper import TABLES as PAPER_TABLES
-from polyadic.experiments.results import FREE, Cell, TableLine, read_rows, select
+from polyadic.experiments.results import FREE, Cell, Column, TableLine, read_rows, select
 from polyadic.experiments.table1 import COLUMNS, FIXED, TASKS, shares
 from polyadic.experiments.table1 import headline as headline_lines
 from polyadic.experiments.table1 import ingredients as ingredient_lines
@@ -507,8 +507,8 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def _recalls(lines: Sequence[TableLine]) -> str:
-    columns = [("relationship", "1"), ("relationship", "10"), ("phrase", "1"), ("phrase", "10")]
-    head = ["R@50 / R@100", *(f"{task} k = {k}" for task, k in columns)]
+    columns = list(dict.fromkeys(column[:2] for column in _columns(lines[0])))
+    head = ["R@50 / R@100", *(f"{task} {k} k" if k == FREE else f"{task} k = {k}" for task, k in columns)]
     body = [[_named(line.label), *(_pair(line, *column) for column in columns)] for line in lines]
     return _table(head, body)
 
@@ -519,7 +519,12 @@ def _named(label: str) -> str:
 
 
 def _pair(line: TableLine, task: str, k: str) -> str:
-    return _both([number for number, column in zip(line.cells, FIXED, strict=True) if column[:2] == (task, k)])
+    return _both([number for number, column in zip(line.cells, _columns(line), strict=True) if column[:2] == (task, k)])
+
+
+def _columns(line: TableLine) -> Sequence[Column]:
+    """The columns of a line of Table 1, with free k or without."""
+    return COLUMNS if len(line.cells) == len(COLUMNS) else FIXED
 
 
 def _both(both: Sequence[Cell]) -> str:

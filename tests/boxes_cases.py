@@ -14,7 +14,7 @@ from polyadic.config.schema import Config
 from polyadic.datasets.toy.layout import VOCABULARY
 from polyadic.datasets.toy.world import World
 from polyadic.evaluation import Evaluator
-from polyadic.experiments.results import Results, select
+from polyadic.experiments.results import FREE, Results, select
 from polyadic.experiments.table1 import boxes_table, protocols_of
 from polyadic.io.records import write_detections
 from polyadic.model.relation_model import RelationModel
@@ -87,7 +87,7 @@ def make(
 
 def numbers_of(found: Results, **asked: Any) -> Numbers:
     """The rows with such values."""
-    rows = [row for row in select(found.rows, **asked) if row.recall is not None]
+    rows = [row for row in select(found.rows, **asked) if row.recall is not None and row.k != FREE]
     numbers: Numbers = {}
     for row in rows:
         assert row.N is not None
@@ -107,7 +107,7 @@ def slow_numbers(
     judged: Iterable[tuple[Scene, RelationModel]],
     boxes: Mapping[str, Detections],
     parts: ScoreTerms = ALL,
-    ks: Sequence[int] = (1, 10),
+    ks: Sequence[int | None] = (1, 10),
 ) -> Numbers:
     """Image by image, each with the model that is to judge it."""
     numbers: Numbers = {}
@@ -119,6 +119,8 @@ def slow_numbers(
             given = boxes.get(scene.name, none)
             evaluator.update(scene, prepared(model, given).rank(k, 100, terms=parts))
         for row in evaluator.result():
-            assert row.protocol.k is not None
-            numbers[row.protocol.task, row.protocol.k, row.protocol.subset, row.top] = (row.recall, row.mean_recall)
+            numbers[row.protocol.task, row.protocol.k or 0, row.protocol.subset, row.top] = (
+                row.recall,
+                row.mean_recall,
+            )
     return numbers

@@ -11,13 +11,15 @@ from boxes_cases import close, numbers_of, propose, scenes, slow_numbers, small
 from tiny_runs import Command, call
 
 from polyadic.datasets.toy.layout import VOCABULARY
-from polyadic.experiments.results import Results, select
-from polyadic.experiments.table1 import FULL, half_of
+from polyadic.evaluation.protocol import FREE_K
+from polyadic.experiments.results import FREE, Results, select
+from polyadic.experiments.table1 import FULL, TASKS, half_of
 from polyadic.experiments.vrd_photos import UNTOUCHED, BoxSet, photos_table
 from polyadic.io.records import read_detections, write_detections
 from polyadic.model.relation_model import RelationModel
 from polyadic.structures.detections import Detections
 from polyadic.training import run_config
+from polyadic.training.examples import load_split
 
 CONFIG = small(**{"data.borrow": True, "evidence.names": 4})
 
@@ -59,6 +61,29 @@ def test_rows_are_those_of_the_trained_run_on_its_boxes(made: tuple[Path, Result
     config = run_config(out / "ours-seed-3")
     assert (config.data.detections, config.data.simulate) == ((str(boxes["a"]), str(boxes["b"])), ())
     assert (config.data.borrow, config.validation.images, config.seed) == (True, 0, 3)
+
+
+def test_free_k_is_chosen_by_a_model_that_has_not_seen_the_held_out_photos(
+    made: tuple[Path, Results], boxes: dict[str, Path]
+) -> None:
+    out, table = made
+    config = run_config(out / "ours-held-out-seed-3")
+    assert config.validation.images == CONFIG.validation.images
+    held_out = {found.image: found for key in ("a", "b") for found in read_detections(boxes[key], VOCABULARY)}
+    photos = [scene for scene in load_split(config, "validation") if scene.name in held_out][: CONFIG.validation.images]
+    assert photos
+    unseen = RelationModel.load(out / "ours-held-out-seed-3")
+    tried = {k: slow_numbers([(scene, unseen) for scene in photos], held_out, ks=[k]) for k in FREE_K}
+    given = {found.image: found for found in read_detections(boxes["ours"], VOCABULARY)}
+    tested = [(scene, RelationModel.load(out / "ours-seed-3")) for scene in scenes("test")]
+    for task in TASKS:
+        rows = select(table.rows, fit="ours", what=FULL, task=task, k=FREE, subset="all")
+        assert [row.N for row in rows] == [50, 100]
+        best = {k: sum(tried[k][task, k or 0, "all", top][0] for top in (50, 100)) for k in FREE_K}
+        (k,) = {row.used for row in rows}
+        assert best[k] == max(best.values())
+        expected = slow_numbers(tested, given, ks=[k])
+        assert [row.recall for row in rows] == pytest.approx([expected[task, k or 0, "all", n][0] for n in (50, 100)])
 
 
 def test_a_witness_is_joined_at_test_and_simulated_from_the_other_half_in_training(

@@ -176,13 +176,13 @@ def paper_table(number: int, rows: Sequence[Row], note: str) -> None:
 
 def boxes_tables(rows: Sequence[Row]) -> None:
     """Print Table 1 on given proposals, the effect of each ingredient, and the outcomes of the ground truths."""
-    from polyadic.experiments.table1 import FIXED, headline, ingredients, shares
+    from polyadic.experiments.table1 import FIXED, columns_of, headline, ingredients, shares
 
-    console, dataset = _console(), rows[0].dataset
+    console, dataset, columns = _console(), rows[0].dataset, columns_of(rows)
     console.print(f"{dataset} test, lu2016, recall in percent, {_seeds(rows)}", style="bold")
-    by_task(headline(rows, dataset), FIXED)
-    by_task(headline(rows, subset="zero-shot"), FIXED, "zero-shot, ")
-    by_task(headline(rows, metric="mean_recall"), FIXED, "mean recall, ")
+    by_task(headline(rows, dataset), columns)
+    by_task(headline(rows, subset="zero-shot"), columns, "zero-shot, ")
+    by_task(headline(rows, metric="mean_recall"), columns, "mean recall, ")
     for split in ("validation", "test"):
         if lines := ingredients(rows, split):
             by_task(lines, FIXED, f"ingredients, {split}, ", losses=split == "validation")

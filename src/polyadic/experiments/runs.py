@@ -399,14 +399,8 @@ def _validation_images(
     if held_out is not None:
         return run.images(scenes, BoxSource(held_out))
     if run.config.data.detections or run.config.data.simulate:
-        return run.images(scenes, training_boxes(run.config))
+        return run.images(scenes, load_training(run.config).proposals)
     raise PolyadicError("--k free: no detections of validation images to choose k on: give --k a number")
-
-
-def training_boxes(config: Config) -> BoxSource:
-    """Load the detections that a run was trained on, or their simulation."""
-    data = load_training(config)
-    return BoxSource(data.detections, data.borrowing, data.noise, data.witnesses)
 
 
 def _training_split(run: OpenRun) -> tuple[Dataset | None, list[str]]:

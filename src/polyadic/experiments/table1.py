@@ -43,11 +43,12 @@ from polyadic.experiments.results import (
     select,
 )
 from polyadic.experiments.runs import (
+    Images,
     evaluate_run,
+    free_ks,
     open_run,
     read_detections_of,
     train_run,
-    training_boxes,
     training_seconds,
 )
 from polyadic.io.records import read_detections, write_detections
@@ -57,7 +58,7 @@ from polyadic.progress import say
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset
 from polyadic.structures.vocabulary import PolyadicError
-from polyadic.training.examples import BoxSource, Example, load_split, pictures_of
+from polyadic.training.examples import BoxSource, Example, load_split, load_training, pictures_of
 from polyadic.training.validation import annotated_loss, score_scenes
 
 TASKS, KS, TOPS = ("relationship", "phrase"), (1, 10), (50, 100)
@@ -183,19 +184,34 @@ class Experiment:
     def __init__(self, config: Config, proposals: Path, out: Path, seeds: tuple[int, ...]) -> None:
         self.config, self.proposals, self.out, self.seeds = config, proposals, out, seeds  # `boxes` may be replaced
         self.trained: dict[str, float] = {}
+        self.free: dict[str, int | None] = {}  # by task, the k of the columns of free k; none without `choose_k`
         self.test = load_split(config, "test")
         self.seen = load_split(config, "train").triplets()  # [M, 3], for zero-shot recall
         self.boxes = read_proposals(proposals, self.test)
 
     def baseline(self, fit: str = "baseline") -> Iterator[Row]:
         """Score the count table on the same boxes, and the ceilings that no ranking of them exceeds."""
-        protocols = [protocol for k in KS for protocol in protocols_of(k)]
+        cuts = cuts_of(self.free)
+        protocols = list(dict.fromkeys(protocol for _, _, some in cuts for protocol in some))
         train = load_split(self.config, "train")
         result = compare(self.test, [], protocols, train=train, detections=self.boxes)
         common: dict[str, Any] = {"dataset": self.test.name, "split": self.test.split, "fit": fit}
-        for what, row in (*result.rows, *result.ceilings):
-            if what != PREDICTIONS:
-                yield recall_row(what, row, **common)
+        for word, _, some in cuts:
+            for what, row in (*result.rows, *result.ceilings):
+                if what != PREDICTIONS and row.protocol in some:
+                    yield recall_row(what, row, **common, k=word)
+
+    def choose_k(self, name: str, config: Config) -> None:
+        """Choose the free k of each task on held-out images, with a model that has not seen them, of the first seed."""
+        seed = self.seeds[0]
+        data = load_training(config.change(seed=seed))
+        if not any(len(scene.relations) for scene in data.validation):
+            say(f"{name}: no held-out image has a relation, so no free k is chosen")
+            return
+        model = self._train(config, f"{name}-held-out-seed-{seed}", seed)
+        asked = [(protocol, ALL) for protocol in protocols_of(None) if protocol.subset == "all"]
+        chosen = free_ks(model, Images(data.validation, data.proposals), asked)
+        self.free = {protocol.task: k for (protocol, _), k in zip(asked, chosen, strict=True)}
 
     def fitted(self, fit: str, parts: Sequence[tuple[str, Config, Dataset]]) -> Iterator[Row]:
         """Train one model per part and seed, score each part with its models, all counted together, then their means.
@@ -218,7 +234,7 @@ class Experiment:
         for variant in variants(self.config):
             trainings.setdefault(json.dumps(dict(variant.training), sort_keys=True), []).append(variant)
         config = self.config.change(**{"data.simulate": str(self.proposals)})
-        validation, boxes = load_split(config, "validation"), training_boxes(config)
+        validation, boxes = load_split(config, "validation"), load_training(config).proposals
         for seed in seeds:
             for same in trainings.values():
                 name = f"held-out-{same[0].name.replace(' ', '-')}-seed-{seed}"
@@ -260,11 +276,15 @@ class Experiment:
     ) -> list[Row]:
         """Score these models on their images and boxes, cached in a file."""
         source = source or BoxSource(self.boxes)
-        parts = [repr(asked), *(source.detections or {}).values()]
+        parts = [repr(asked), repr(self.free), *(source.detections or {}).values()]
         parts += [part for noise in source.noise for item in noise.to_arrays().items() for part in item]
         parts += [part for group in groups for part in (group.data.split, *group.data, *group.models)]
         path = self.out / "scores" / f"{name}.json"
-        return cached_rows(path, parts, lambda: score_groups(groups, source, asked, fit=fit, seed=seed, seen=self.seen))
+        return cached_rows(
+            path,
+            parts,
+            lambda: score_groups(groups, source, asked, fit=fit, seed=seed, seen=self.seen, free=self.free),
+        )
 
 
 def read_proposals(path: Path, test: Dataset) -> dict[str, Detections]:
@@ -286,28 +306,38 @@ def score_groups(
     fit: str,
     seed: int | None,
     seen: Any,
+    free: Mapping[str, int | None] | None = None,
 ) -> list[Row]:
     """Score each group on its own images, all counted together: recalls, outcomes of ground truths, held-out loss."""
     split = groups[0].data.split
     n = len(groups[0].data.vocabulary.predicates)
-    evaluators = {(variant.name, k): Evaluator(protocols_of(k), n, seen) for variant in asked for k in KS}
+    cuts = cuts_of(free or {})
+    evaluators = {
+        (variant.name, word, protocols[0].task): Evaluator(protocols, n, seen)
+        for variant in asked
+        for word, _, protocols in cuts
+    }
     outcomes = {} if fit == "held-out" else {k: MissCounter(protocols_of(k)[0], seen) for k in KS}
     loss, pairs = 0.0, 0
     for group in groups:
         for variant, model, example, scores in _scored(group, source, asked):
             boxes, labels = example.boxes.boxes, example.boxes.labels
-            for k in KS:
-                predictions = replace(scores, model=model).rank(k, max(TOPS), terms=variant.parts)
-                evaluators[variant.name, k].update(example.scene, predictions)
-                if variant.name == FULL and k in outcomes:
-                    outcomes[k].update(example.scene, predictions, boxes, labels)
+            ranked = {
+                k: replace(scores, model=model).rank(k, max(TOPS), terms=variant.parts)
+                for k in dict.fromkeys(k for _, k, _ in cuts)
+            }
+            for word, k, protocols in cuts:
+                evaluators[variant.name, word, protocols[0].task].update(example.scene, ranked[k])
+            if variant.name == FULL:
+                for k, counter in outcomes.items():
+                    counter.update(example.scene, ranked[k], boxes, labels)
             if variant is asked[0]:
                 loss, pairs = loss + annotated_loss(example, scores), pairs + len(example.boxes.pairs)
     common: dict[str, Any] = {"dataset": groups[0].data.name, "split": split, "fit": fit, "seed": seed}
     averaged = len(groups[0].models) > 1
     rows = [
-        recall_row(MEAN if averaged else name, row, **common)
-        for (name, _), evaluator in evaluators.items()
+        recall_row(MEAN if averaged else name, row, **common, k=word)
+        for (name, word, _), evaluator in evaluators.items()
         for row in evaluator.result()
     ]
     rows += [
@@ -365,7 +395,13 @@ def mean_scores(scores: Sequence[ScoredPairs]) -> ScoredPairs:
     return replace(scores[0], kept=(mean,))
 
 
-def protocols_of(k: int) -> list[Protocol]:
+def cuts_of(free: Mapping[str, int | None]) -> list[tuple[str, int | None, list[Protocol]]]:
+    """List each k of the columns, by its name, with its protocols; free k is each task's own."""
+    fixed: list[tuple[str, int | None, list[Protocol]]] = [(str(k), k, protocols_of(k)) for k in KS]
+    return fixed + [(FREE, k, [each for each in protocols_of(k) if each.task == task]) for task, k in free.items()]
+
+
+def protocols_of(k: int | None) -> list[Protocol]:
     """List the protocols of a k, relationship detection first."""
     base = get_protocol("lu2016").change(k=k, k_unit="triplet", tops=TOPS)
     return [base.change(task=task, subset=subset) for task in TASKS for subset in ("all", "zero-shot")]
@@ -376,15 +412,22 @@ def half_of(name: str) -> int:
     return hashlib.sha256(name.encode()).digest()[0] % 2
 
 
+def columns_of(rows: Iterable[Row]) -> tuple[Column, ...]:
+    """List the columns that the rows fill: not every experiment chooses a free k."""
+    return COLUMNS if any(row.k == FREE for row in rows) else FIXED
+
+
 def headline(
     rows: Iterable[Row],
     dataset: str = "",
     *,
     subset: str = "all",
     metric: str = "recall",
-    columns: Sequence[Column] = FIXED,
+    columns: Sequence[Column] | None = None,
 ) -> list[TableLine]:
     """List baselines and ceilings, each fit and the averaged models; for the whole test set, the dataset's in PAPER."""
+    rows = list(rows)
+    columns = columns or columns_of(rows)
     scored = [row for row in rows if row.recall is not None and row.subset in ("", subset) and row.fit != "held-out"]
     lines = []
     for fit, what in dict.fromkeys((row.fit, row.what) for row in scored):

@@ -4,6 +4,9 @@ Each set of boxes gets the count table and the ceilings on these boxes, the pret
 trained for the set: on the detector's boxes of training photos that it has not seen, borrowed where there is no photo.
 Boxes that exist for the test images alone, as Lu's, can be joined with each set as one more witness: training simulates
 them, with the noise of one half of the test images for the other half.
+
+Free k is chosen on held-out photos, with one more model per set (with a witness, of its first half), that has not seen
+them; the other rows of the set have the same k.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ def photos_table(
             alone = read_proposals(witness.expanduser(), experiment.test)
             experiment.boxes = _joined(experiment, alone, (boxes.name, witness.stem))
             parts = experiment.halves(config, alone, f"{name}-")
+        experiment.choose_k(*parts[0][:2])
         rows += _untrained(experiment, name, untouched)
         rows += experiment.fitted(name, parts)
         trained |= experiment.trained

@@ -182,6 +182,11 @@ class TrainingData:
     looks: dict[str, Detections] | None = None
     notes: tuple[str, ...] = ()  # remarks to print
 
+    @property
+    def proposals(self) -> BoxSource:
+        """The boxes of a detector, real, borrowed or simulated."""
+        return BoxSource(self.detections, self.borrowing, self.noise, self.witnesses)
+
     def fingerprint(self) -> str:
         """Compute a digest, so that a run is not resumed on other data."""
         parts: list[str | np.ndarray] = [self.vocabulary.to_json(), self.annotations.triplets()]

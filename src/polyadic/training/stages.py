@@ -100,11 +100,6 @@ class Setup:
         for line in self.data.notes:
             progress.say(line)
 
-    @property
-    def proposal_source(self) -> BoxSource:
-        data = self.data
-        return BoxSource(data.detections, data.borrowing, data.noise, data.witnesses)
-
     def fill_cache(self, source: BoxSource) -> None:
         """Open the cache once the backbone is final, and compute the features that it lacks."""
         backbone, config = self.model.backbone, self.config
@@ -443,7 +438,7 @@ class ProposalStage(TripletStage):
     name = "proposals"
 
     def box_source(self) -> BoxSource:
-        return self.setup.proposal_source
+        return self.setup.data.proposals
 
 
 class SelectionStage(PairStage):
@@ -458,7 +453,7 @@ class SelectionStage(PairStage):
         self.modules = {"selector": self.model.selector}
 
     def box_source(self) -> BoxSource:
-        return self.setup.proposal_source if self.config.proposals.epochs else BoxSource(looks=self.data.looks)
+        return self.setup.data.proposals if self.config.proposals.epochs else BoxSource(looks=self.data.looks)
 
     def loss(self, batch: list[Example]) -> tuple[Tensor, int] | None:
         """Compute the binary cross-entropy of whether a pair is annotated."""

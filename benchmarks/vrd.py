@@ -210,7 +210,8 @@ def measure(folder: Path, root: Path, count: int) -> dict[str, object]:
     learned = learning_costs(folder, root)
     run = opened(folder, "test", root)
     inference(run, 4)  # compiles
-    parts, kept, agree = inference(run, count)
+    with run.model.sharing_casts():
+        parts, kept, agree = inference(run, count)
     assert isinstance(run.model.prior, TripletPrior)
     ratios, same = against_dense(kept[: count // 4], run.model.prior)
     before = parts["features"] + parts["heads"]

@@ -156,6 +156,10 @@ class RelationModel(nn.Module):
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
+    def sharing_casts(self) -> AbstractContextManager[Any]:
+        """Keep the copies of the weights in a lower precision from one pass to the next; the weights must not change."""
+        return torch.autocast(self.device.type, enabled=False)  # the outermost context owns the copies of inner ones
+
     @contextmanager
     def evaluation_mode(self) -> Iterator[None]:
         """Switch dropout off, and afterwards back to what it was."""

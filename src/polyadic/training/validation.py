@@ -48,12 +48,13 @@ def score_scenes(
     )
     model.eval()
     batches = load_batches(examples, [[at] for at in range(len(scenes))], workers)
-    for (example,) in progress.track(batches, text, len(scenes)):
-        inputs = example.complete(regions, model.backbone).to(model.device)
-        boxes = example.boxes
-        detections = Detections(example.scene.name, boxes.boxes, boxes.labels, boxes.scores, example.scene.frame)
-        block = model.score_block(inputs, None if source.true else torch.from_numpy(boxes.scores))
-        yield example, ScoredPairs(model, detections, inputs, kept=(block,))
+    with model.sharing_casts():
+        for (example,) in progress.track(batches, text, len(scenes)):
+            inputs = example.complete(regions, model.backbone).to(model.device)
+            boxes = example.boxes
+            detections = Detections(example.scene.name, boxes.boxes, boxes.labels, boxes.scores, example.scene.frame)
+            block = model.score_block(inputs, None if source.true else torch.from_numpy(boxes.scores))
+            yield example, ScoredPairs(model, detections, inputs, kept=(block,))
 
 
 @torch.no_grad()

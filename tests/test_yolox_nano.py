@@ -106,6 +106,7 @@ def test_a_backbone_pools_the_features_of_an_exported_detector(tmp_path: Path, m
     again = Backbone(replace(pixels, detector="elsewhere.onnx"), fetch=False)  # as a saved model is loaded
     again.load_state_dict(net.state_dict())
     assert again.fingerprint() == net.fingerprint() != plain.fingerprint()
+    refused("pixels.detector: no file", Backbone, replace(pixels, detector=str(tmp_path / "none.onnx")))
 
 
 def test_features_of_a_detector_reach_the_boxes() -> None:

@@ -227,7 +227,10 @@ def _detector(pixels: PixelsConfig, fetch: bool) -> Any:
 
     network = YoloxNano(1)
     if fetch:
-        load_convolutions(network, Path(pixels.detector).expanduser())
+        try:
+            load_convolutions(network, Path(pixels.detector).expanduser())
+        except PolyadicError as error:
+            raise PolyadicError(f"pixels.detector: {error}") from error
     for name in ("regions", "box_towers", "class_scores", "offsets", "objectness"):
         delattr(network, name)  # unused, and random: they would change the fingerprint
     return network

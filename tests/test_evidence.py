@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polyadic.boxes import GEOMETRY, ordered_pairs, pair_geometry
 from polyadic.config.schema import EvidenceConfig
-from polyadic.model.features import EvidenceFeature, Nearness, box_evidence, witness_evidence
+from polyadic.model.evidence import EvidenceFeature, Nearness, box_evidence, witness_evidence
 
 FRAME = torch.tensor([100.0, 50.0])
 

@@ -157,7 +157,7 @@ class RelationModel(nn.Module):
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
     def sharing_casts(self) -> AbstractContextManager[Any]:
-        """Keep the copies of the weights in a lower precision from one pass to the next; the weights must not change."""
+        """Keep the weights' copies in a lower precision from one pass to the next; the weights must not change."""
         return torch.autocast(self.device.type, enabled=False)  # the outermost context owns the copies of inner ones
 
     @contextmanager

@@ -21,7 +21,8 @@ from torch import Tensor
 from polyadic.boxes import Closeness, context_features, union_boxes
 from polyadic.cp import VARIABLES, CPTensor
 from polyadic.model import kernel
-from polyadic.model.features import Nearness, PairInputs, pool_boxes, union_rows
+from polyadic.model.evidence import Nearness
+from polyadic.model.features import PairInputs, pool_boxes, union_rows
 from polyadic.prior import TripletPrior
 from polyadic.ranking import Ranking, flat_index, merge_rankings, rank_relations
 from polyadic.ranking.dedup import Dedup, Floats, Ints, deduplicate

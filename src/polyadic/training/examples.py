@@ -26,7 +26,8 @@ from polyadic.datasets import held_out, load_dataset
 from polyadic.datasets.toy.world import World
 from polyadic.io.records import read_detections
 from polyadic.model.backbone import Backbone
-from polyadic.model.features import PairInputs, is_witness, pair_inputs, union_rows
+from polyadic.model.evidence import is_witness
+from polyadic.model.features import PairInputs, pair_inputs, union_rows
 from polyadic.structures.detections import Detections, check_number
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError, Vocabulary

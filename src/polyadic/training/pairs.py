@@ -6,11 +6,17 @@ of a relation, at most 4 proposals per ground-truth box at IoU >= 0.5. Stage 2: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+from torch.utils.data import Dataset
 
+from polyadic.boxes import box_place, context_features, ordered_pairs
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Scene
 
@@ -126,3 +132,59 @@ def iou(a: Float[np.ndarray, "N 4"], b: Float[np.ndarray, "M 4"]) -> Float[np.nd
     union = area_a[:, None] + area_b[None] - overlap
     iou: np.ndarray = np.where(union > 0, overlap / np.where(union > 0, union, 1), 0.0)
     return iou
+
+
+@dataclass(frozen=True, eq=False)
+class AllPairs:
+    """Hold all ordered pairs of true boxes of one or several images, and the annotations among them."""
+
+    name: str
+    places: Float[Tensor, "N 7"]  # of the boxes
+    labels: Int[Tensor, " N"]
+    pairs: Int[Tensor, "B 2"]
+    numbers: Float[Tensor, "B 39"]
+    at: Int[Tensor, " M"]  # the pair of an annotation
+    predicates: Int[Tensor, " M"]
+
+    @classmethod
+    def of(cls, scene: Scene) -> AllPairs:
+        known = true_boxes(scene)
+        n, pairs = len(known.boxes), ordered_pairs(len(known.boxes))
+        boxes, labels = torch.from_numpy(known.boxes).float(), torch.from_numpy(known.labels)
+        frames = torch.tensor(scene.frame, dtype=torch.float32).expand(n, 2)
+        row = torch.zeros(n, n, dtype=torch.long)
+        row[pairs[:, 0], pairs[:, 1]] = torch.arange(len(pairs))
+        first, second = torch.from_numpy(known.pairs).unbind(-1)
+        numbers, predicates = context_features(boxes, frames, pairs), torch.from_numpy(known.triplets)[:, 1]
+        return cls(scene.name, box_place(boxes, frames), labels, pairs, numbers, row[first, second], predicates)
+
+    @classmethod
+    def join(cls, parts: Sequence[AllPairs]) -> AllPairs:
+        boxes = [0, *accumulate(len(part.labels) for part in parts)]
+        pairs = [0, *accumulate(len(part.pairs) for part in parts)]
+        return cls(
+            "",
+            torch.cat([part.places for part in parts]),
+            torch.cat([part.labels for part in parts]),
+            torch.cat([part.pairs + start for part, start in zip(parts, boxes, strict=False)]),
+            torch.cat([part.numbers for part in parts]),
+            torch.cat([part.at + start for part, start in zip(parts, pairs, strict=False)]),
+            torch.cat([part.predicates for part in parts]),
+        )
+
+    def to(self, device: torch.device) -> AllPairs:
+        columns = (self.places, self.labels, self.pairs, self.numbers, self.at, self.predicates)
+        return AllPairs(self.name, *(x.to(device) for x in columns))
+
+
+class AnnotatedImages(Dataset[AllPairs]):
+    """Images with an annotated pair."""
+
+    def __init__(self, scenes: tuple[Scene, ...]) -> None:
+        self.rows = [pairs for pairs in map(AllPairs.of, scenes) if len(pairs.at)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: int) -> AllPairs:
+        return self.rows[at]

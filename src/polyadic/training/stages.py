@@ -5,20 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import Dataset
 
 from polyadic import progress
-from polyadic.boxes import box_place, context_features, ordered_pairs
 from polyadic.config.schema import Config, PixelsConfig, StageConfig
 from polyadic.model.backbone import prepare_picture
 from polyadic.model.features import PairInputs
@@ -31,7 +28,7 @@ from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import ranks
 from polyadic.training.examples import BoxSource, Example, Examples, Task, load_training
 from polyadic.training.frozen_maps import FrozenMaps, fill_maps
-from polyadic.training.pairs import true_boxes
+from polyadic.training.pairs import AllPairs, AnnotatedImages
 from polyadic.training.region_cache import FeatureCache, Regions, fill
 from polyadic.training.span import SpanLayer, span_layers
 from polyadic.training.validation import held_out_metrics
@@ -262,12 +259,12 @@ class BoxPriorStage(RelationStage):
         super().__init__(setup, fresh)
         assert self.model.geometry is not None, "planned only where there is one"
         self.prior, self.context = self.model.geometry, self.model.neighbours
-        self.fit, self.held_out = _Annotations(self.data.annotations.scenes), _Annotations(self.data.validation)
+        self.fit, self.held_out = AnnotatedImages(self.data.annotations.scenes), AnnotatedImages(self.data.validation)
         self.modules = {"geometry": self.prior}
         if self.context is not None:
             self.modules["neighbours"] = self.context
         if fresh:
-            pairs = _Pairs.join(self.fit.rows).to(self.device)
+            pairs = AllPairs.join(self.fit.rows).to(self.device)
             self.prior.fit_scale(pairs.numbers, pairs.predicates)
             if self.context is not None:
                 self.context.fit_scale(pairs.numbers, pairs.labels)
@@ -276,11 +273,11 @@ class BoxPriorStage(RelationStage):
         """List the training images with an annotated pair."""
         return self.fit
 
-    def loss(self, batch: list[_Pairs]) -> tuple[Tensor, int] | None:
+    def loss(self, batch: list[AllPairs]) -> tuple[Tensor, int] | None:
         """Compute the negative log-likelihood per annotation."""
         if not batch:
             return None
-        x = _Pairs.join(batch).to(self.device)
+        x = AllPairs.join(batch).to(self.device)
         value = self.prior.nll(x.numbers, x.labels[x.pairs], x.at, x.predicates) / len(x.at)
         if self.context is not None:
             value = value + self.context.nll(x.places, x.numbers, x.pairs, x.labels)
@@ -297,7 +294,7 @@ class BoxPriorStage(RelationStage):
         loss, rows = ranks.total([0, 0] if result is None else [float(result[0]) * result[1], result[1]])
         return {"loss": loss / rows} if rows else {}
 
-    def names(self, batch: list[_Pairs]) -> list[str]:
+    def names(self, batch: list[AllPairs]) -> list[str]:
         return [pairs.name for pairs in batch]
 
 
@@ -489,59 +486,3 @@ class _Pictures(Dataset[_Picture]):
         scene = self.scenes[at]
         found = None if self.frozen is None else self.frozen.find(scene)
         return scene, found or {PICTURE: prepare_picture(scene.open(), self.pixels)}
-
-
-@dataclass(frozen=True, eq=False)
-class _Pairs:
-    """Hold all ordered pairs of true boxes of one or several images, and the annotations among them."""
-
-    name: str
-    places: Float[Tensor, "N 7"]  # of the boxes
-    labels: Int[Tensor, " N"]
-    pairs: Int[Tensor, "B 2"]
-    numbers: Float[Tensor, "B 39"]
-    at: Int[Tensor, " M"]  # the pair of an annotation
-    predicates: Int[Tensor, " M"]
-
-    @classmethod
-    def of(cls, scene: Scene) -> _Pairs:
-        known = true_boxes(scene)
-        n, pairs = len(known.boxes), ordered_pairs(len(known.boxes))
-        boxes, labels = torch.from_numpy(known.boxes).float(), torch.from_numpy(known.labels)
-        frames = torch.tensor(scene.frame, dtype=torch.float32).expand(n, 2)
-        row = torch.zeros(n, n, dtype=torch.long)
-        row[pairs[:, 0], pairs[:, 1]] = torch.arange(len(pairs))
-        first, second = torch.from_numpy(known.pairs).unbind(-1)
-        numbers, predicates = context_features(boxes, frames, pairs), torch.from_numpy(known.triplets)[:, 1]
-        return cls(scene.name, box_place(boxes, frames), labels, pairs, numbers, row[first, second], predicates)
-
-    @classmethod
-    def join(cls, parts: Sequence[_Pairs]) -> _Pairs:
-        boxes = [0, *accumulate(len(part.labels) for part in parts)]
-        pairs = [0, *accumulate(len(part.pairs) for part in parts)]
-        return cls(
-            "",
-            torch.cat([part.places for part in parts]),
-            torch.cat([part.labels for part in parts]),
-            torch.cat([part.pairs + start for part, start in zip(parts, boxes, strict=False)]),
-            torch.cat([part.numbers for part in parts]),
-            torch.cat([part.at + start for part, start in zip(parts, pairs, strict=False)]),
-            torch.cat([part.predicates for part in parts]),
-        )
-
-    def to(self, device: torch.device) -> _Pairs:
-        columns = (self.places, self.labels, self.pairs, self.numbers, self.at, self.predicates)
-        return _Pairs(self.name, *(x.to(device) for x in columns))
-
-
-class _Annotations(Dataset[_Pairs]):
-    """Images with an annotated pair."""
-
-    def __init__(self, scenes: tuple[Scene, ...]) -> None:
-        self.rows = [pairs for pairs in map(_Pairs.of, scenes) if len(pairs.at)]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, at: int) -> _Pairs:
-        return self.rows[at]

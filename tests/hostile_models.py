@@ -249,6 +249,7 @@ def detect() -> Iterator[Row]:
     }
     for what, words, fragment in [
         ("no such file", ("a.jsonl", "--with", "none.jsonl"), "no file none.jsonl"),
+        ("no such detector", ("a.jsonl", "--with", "none.onnx"), "no file none.onnx"),
         ("a folder", ("a.jsonl", "--with", "vrd"), "is a folder"),
         ("cut off", ("a.jsonl", "--with", "cut.jsonl"), "cut.jsonl, line 1"),
         ("damaged", ("a.jsonl", "--with", "bad.safetensors"), "not a complete safetensors file"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from boxes_cases import close, numbers_of, propose, scenes, slow_numbers, small
+from onnx_files import detr
 from tiny_runs import Command, call
 
 from polyadic.datasets.toy.layout import VOCABULARY
@@ -139,3 +140,14 @@ def test_a_detector_of_one_fold_looks_at_the_images_that_it_has_not_seen(command
         assert len(after) == len(before) * (2 if before.image in {found.image for found in first[:2]} else 1)
         assert after.source is not None
         assert set(after.source) <= {"run", "other"}
+    (tmp_path / "two.onnx").write_bytes(
+        detr(np.array([[0, 1]]), np.array([[[4, 4, 30, 30], [8, 8, 60, 60]]], np.float32), np.array([[0.9, 0.1]], "f"))
+    )
+    (tmp_path / "two.names").write_text("\n".join(VOCABULARY.objects[:2]))
+    looked = tmp_path / "looked.safetensors"
+    assert command("detect", "run", tmp_path / "run", "--out", looked, "--with", tmp_path / "two.onnx").code == 0
+    for before, after in zip(first, read_detections(looked, VOCABULARY), strict=True):
+        assert after.source is not None
+        mine = np.flatnonzero(after.source == "two")
+        np.testing.assert_allclose(after.boxes[mine], [[4, 4, 30, 30]])
+        assert (len(after), after.labels[mine].tolist()) == (len(before) + 1, [0])

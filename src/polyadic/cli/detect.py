@@ -103,7 +103,8 @@ def run(
     dataset: Annotated[str | None, typer.Option("--dataset", help="Another dataset with the same classes.")] = None,
     data: DataRoot = None,
     beside: Annotated[
-        Path | None, typer.Option("--with", help="A file of other detectors' boxes of the same images, to be joined.")
+        Path | None,
+        typer.Option("--with", help="Other boxes of the same images, to be joined: a file, or an .onnx detector."),
     ] = None,
     annotated: Annotated[
         bool, typer.Option("--annotated", help="P(class | box) of the annotated boxes, rather than its own boxes.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from polyadic.config import DetectorConfig
+from polyadic.detectors import load_detector
 from polyadic.detectors.detector import Detector
 from polyadic.detectors.witnesses import name_boxes
 from polyadic.evaluation.average_precision import average_precision
@@ -25,7 +26,7 @@ from polyadic.experiments.runs import change_data
 from polyadic.files import LOCK_FILE, check_output, check_place, find_model, identify, lock_folder
 from polyadic.io.records import read_detections, write_detections
 from polyadic.model.storage import pick_device
-from polyadic.pretrained import DETECTOR, detector_folder
+from polyadic.pretrained import DETECTOR, detector_folder, synonyms
 from polyadic.progress import track
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
@@ -65,8 +66,8 @@ def detect_split(
     """Write the boxes of all images of a split to a `.safetensors` or `.jsonl` file.
 
     A detector of one fold (`data.folds`) looks at the training images that it has not seen. `beside` is a file of other
-    detectors' boxes to join, named by the detector's second look if it has one. With `annotated`, that look at the
-    annotated boxes is written instead of the detector's own boxes: their names are not in it.
+    detectors' boxes to join, or an .onnx detector; the detector's second look, if it has one, names them. With
+    `annotated`, that look at the annotated boxes is written instead of its own boxes: their names are not in it.
     """
     out = Path(out).expanduser()
     parts = out.with_name(f"{out.name}.parts")
@@ -79,7 +80,7 @@ def detect_split(
     if config.data.folds and split != "test":
         left_out = in_fold(data.scenes, config.data.folds, config.data.fold)
         data = data.keep(lambda scene: scene.name in left_out, split)
-    others = {} if beside is None else {boxes.image: boxes for boxes in read_detections(beside, data.vocabulary)}
+    others = None if beside is None else _others(Path(beside), data)
     if overwrite or not out.exists():
         device = pick_device("cpu" if config.device == "cpu" else "auto")  # the run may be from another machine
         detector = Detector.load(folder, device, data.vocabulary)
@@ -104,8 +105,8 @@ def detect_split(
                 boxes = _looks(detector, data)
             else:
                 boxes = detect_stored(detector, data.scenes, stored, batch=batch, workers=config.workers)
-            if beside is not None:
-                boxes = _joined(detector, boxes, data, others, names=(folder_name(run), Path(beside).stem))
+            if others is not None:
+                boxes = _joined(detector, boxes, data, others, names=(folder_name(run), Path(str(beside)).stem))
             about = {"detector": fingerprint(detector), "dataset": data.name, "split": split, "images": str(len(data))}
             write_detections(out, boxes, data.vocabulary, overwrite=overwrite, **about)
             shutil.rmtree(parts, ignore_errors=True)
@@ -122,11 +123,20 @@ def _looks(detector: Detector, data: Dataset) -> Iterator[Detections]:
         yield replace(boxes, labels=look.argmax(1), scores=look.max(1).astype(float), distribution=look)
 
 
+def _others(beside: Path, data: Dataset) -> Callable[[Scene], Detections | None]:
+    """Find another detector's boxes of an image: with an .onnx file, or in a file of boxes."""
+    if beside.suffix.lower() == ".onnx":
+        detector = load_detector(beside, data.vocabulary, mapping=synonyms(data.vocabulary))
+        return lambda scene: replace(detector(scene.photo()), image=scene.name)
+    found = {boxes.image: boxes for boxes in read_detections(beside, data.vocabulary)}
+    return lambda scene: found.get(scene.name)
+
+
 def _joined(
     detector: Detector,
     detected: Iterable[Detections],
     data: Dataset,
-    others: Mapping[str, Detections],
+    others: Callable[[Scene], Detections | None],
     *,
     names: tuple[str, str],
 ) -> Iterator[Detections]:
@@ -134,7 +144,7 @@ def _joined(
     scenes = {scene.name: scene for scene in data}
     for own in detected:
         scene = scenes[own.image]
-        more = others.get(own.image, own.take(np.zeros(0, np.int64))).inside(scene.frame)
+        more = (others(scene) or own.take(np.zeros(0, np.int64))).inside(scene.frame)
         named = name_boxes(detector, scene.photo(), more).in_frame(scene.frame)
         yield Detections.join(own.in_frame(scene.frame), named, names=names)
 

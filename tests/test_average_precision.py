@@ -112,9 +112,21 @@ def test_a_distribution_counts_for_each_likely_class() -> None:
     assert average_precision([(scene, sure)], 3) == pytest.approx({"mAP": 50.0, "AP50": 50.0})
     spread = replace(sure, distribution=np.array([[0.0, 0.6, 0.3], [0.9, 0.0, 0.0]], np.float32))
     assert average_precision([(scene, spread)], 3) == pytest.approx({"mAP": 100.0, "AP50": 100.0})
-    torn = replace(sure, distribution=np.array([[0.0, 0.6, 0.3], [0.2, 0.0, 0.5]], np.float32))
+    torn = replace(
+        sure, scores=np.array([0.6, 0.2]), distribution=np.array([[0.0, 0.6, 0.3], [0.2, 0.0, 0.5]], np.float32)
+    )
     half = average_precision([(scene, torn)], 3)  # class 2: the box of the horse is surer, and wrong
     assert half["AP50"] == pytest.approx((100 + 50) / 2)
+
+
+def test_a_box_named_by_a_second_look_counts_for_its_label_with_its_score() -> None:
+    for seed in range(3):
+        rng, named = np.random.default_rng(seed), []
+        pairs = random_pairs(seed)
+        for scene, found in pairs:
+            look = rng.dirichlet(np.full(5, 0.3), len(found)).astype(np.float32)
+            named.append((scene, replace(found, distribution=look)))
+        assert average_precision(named, 5) == pytest.approx(average_precision(pairs, 5))
 
 
 def test_boxes_are_compared_in_the_annotated_frame() -> None:

@@ -18,8 +18,9 @@ _LEAST = 0.01  # a box counts for each class of at least this probability
 def average_precision(pairs: Iterable[tuple[Scene, Detections]], classes: int) -> dict[str, float]:
     """Return `mAP` (mean over IoU 0.50 to 0.95) and `AP50` in percent over the classes that occur; {} without any box.
 
-    A box with a distribution counts for each of its likely classes with that probability, as is usual for Faster
-    R-CNN; one without it for its label. True boxes without area are ignored: nothing overlaps them.
+    A box whose score is its label's probability counts for each of its likely classes with that probability, as is
+    usual for Faster R-CNN; any other, for example one named by a second look, for its label with its score. True boxes
+    without area are ignored: nothing overlaps them.
     """
     images: list[dict[str, Any]] = []
     truths: list[dict[str, Any]] = []
@@ -55,9 +56,14 @@ def _guesses(detections: Detections) -> tuple[Int[np.ndarray, " M"], Int[np.ndar
         rows = np.flatnonzero(detections.labels != UNKNOWN)
         return rows, detections.labels[rows], detections.scores[rows]
     spread = detections.distribution.astype(np.float64)
-    unknown = np.flatnonzero((spread.sum(1) == 0) & (detections.labels != UNKNOWN))
-    spread[unknown, detections.labels[unknown]] = detections.scores[unknown]
-    rows, labels = np.nonzero(spread >= _LEAST)
+    named = np.flatnonzero(detections.labels != UNKNOWN)
+    labels, scores = detections.labels[named], detections.scores[named]
+    other = ~np.isclose(spread[named, labels], scores, rtol=1e-3, atol=1e-4)  # files keep float16
+    spread[named[other]] = 0
+    spread[named[other], labels[other]] = scores[other]
+    counted = spread >= _LEAST
+    counted[named[other], labels[other]] = True
+    rows, labels = np.nonzero(counted)
     return rows, labels, spread[rows, labels]
 
 

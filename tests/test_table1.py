@@ -31,7 +31,7 @@ from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments import paper
 from polyadic.experiments import table1 as experiment
 from polyadic.experiments.results import Results, Row, read_rows, select
-from polyadic.experiments.runs import evaluate_run, open_run
+from polyadic.experiments.runs import evaluate_run, mean_scores, open_run
 from polyadic.experiments.table1 import (
     FIXED,
     FULL,
@@ -40,7 +40,6 @@ from polyadic.experiments.table1 import (
     half_of,
     headline,
     ingredients,
-    mean_scores,
     shares,
     variants,
 )

@@ -20,10 +20,11 @@ from polyadic.config import PRESETS, load_config
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import get_protocol
 from polyadic.experiments.results import Row, read_rows, select
-from polyadic.experiments.runs import OpenRun, open_run, predict_split
-from polyadic.experiments.table4 import ALL, OURS, PAPER, TEMPERED
+from polyadic.experiments.runs import OpenRun, mean_scores, open_run, predict_split
+from polyadic.experiments.table4 import ALL, OURS, PAPER, TEMPERED, TOGETHER
 from polyadic.model.scoring import ScoreTerms
-from polyadic.training.examples import load_training
+from polyadic.training.examples import BoxSource, load_training
+from polyadic.training.validation import score_scenes
 
 WORDS = ("--ranks", "1", "3", "--seeds", "2", "--seed", "4", "--boxes.epochs", "1")
 
@@ -108,6 +109,18 @@ def test_the_command_trains_a_rank_again_on_all_images(command: Command, out: Pa
     assert command("ablate", out / "tiny.toml", *words).code == 0
     again = [row for row in read_rows(tmp_path / "again.csv") if row.what == f"model{ALL}"]
     assert {(row.rank, row.seed) for row in again} == {(row.rank, row.seed) for row in select(rows(out), rank=3)}
+    runs = [open_run(tmp_path / "runs" / f"rank-3-seed-{seed}-all") for seed in (4, 5)]
+    together = select(read_rows(tmp_path / "again.csv"), what=f"model{TOGETHER}{ALL}", parts="psi_c + selected + prior")
+    assert len(together) == 4
+    for row in together:
+        protocol = get_protocol("lu2016").change(task=row.task, k=row.used, tops=(row.N,))
+        evaluator = Evaluator([protocol], len(runs[0].data.vocabulary.predicates))
+        passes = [score_scenes(run.model, run.data.scenes, BoxSource()) for run in runs]
+        for scored in zip(*passes, strict=True):
+            mean = mean_scores([scores for _, scores in scored])
+            evaluator.update(scored[0][0].scene, mean.rank(row.used, 100, terms=ScoreTerms(True, True, False)))
+        assert (row.rank, row.seed) == (3, None)
+        assert row.recall == pytest.approx(next(iter(evaluator.result())).recall)
 
 
 @pytest.mark.parametrize(("train_from", "entries"), [("0", 30), ("8", 30 + 24)])  # maps of the training images too
@@ -252,7 +265,8 @@ def test_a_repeated_command_reuses_runs_and_scores_and_loses_none(
     assert shown.out.count("Rank-3 w/ X_sel & prior  ") == shown.out.count("Rank-3 w/ X_sel & prior^0.5  ") == 2
     assert shown.out.count(f"Rank-3 w/ X_sel{ALL}") == 2
     assert shown.out.count("39.01") == 1, "the paper's numbers stand beside one task"
-    assert shown.out.count(OURS) == 4
+    assert shown.out.count(OURS) == len(TASKS) * 4, "each seed's and their mean, then both with all images"
+    assert shown.out.count(f"{OURS}{TOGETHER}") == len(TASKS) * 2
     plain = ("ablate", "vrd-pixels", "--data", files[0], "--out", tmp_path / "x", "--pixels.weights", files[1])
     refused = command(*plain, "--seeds", "2", "--ranks", "1", "2", "3", "--csv", out / "table4.csv")
     assert f"model{ALL}, rank 1, seed 0 that would be lost" in refused.message

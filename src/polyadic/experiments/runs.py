@@ -13,6 +13,7 @@ import torch
 
 from polyadic.config import DetectorConfig
 from polyadic.config.schema import Config
+from polyadic.cp import CPTensor
 from polyadic.datasets import format_of
 from polyadic.detectors.detector import Detector
 from polyadic.evaluation import Evaluator
@@ -178,15 +179,21 @@ def read_detections_of(path: Path, run: OpenRun) -> dict[str, Detections]:
 
 
 def predict_scenes(
-    model: RelationModel, images: Images, settings: Sequence[Setting], *, top: int = 100, text: str = "predicting"
+    model: RelationModel,
+    images: Images,
+    settings: Sequence[Setting],
+    *,
+    top: int = 100,
+    text: str = "predicting",
+    others: Sequence[RelationModel] = (),
 ) -> Iterator[tuple[Scene, list[Relations]]]:
-    """Rank each image once per setting, after one pass through the network."""
+    """Rank each image once per setting, after one pass through the network; `others` are averaged with it."""
     seed = model.config.seed  # of simulated boxes: the same as in validation
-    scored = score_scenes(
-        model, images.scenes, images.boxes, regions=images.regions, workers=images.workers, seed=seed, text=text
-    )
-    for example, scores in scored:
-        ranked = _rank_each(scores, settings, top)
+    common: dict[str, Any] = {"regions": images.regions, "workers": images.workers, "seed": seed, "text": text}
+    passes = [score_scenes(one, images.scenes, images.boxes, **common) for one in (model, *others)]
+    for scored in zip(*passes, strict=True):
+        example = scored[0][0]
+        ranked = _rank_each(mean_scores([scores for _, scores in scored]), settings, top)
         if images.boxes.true:
             ranked = {key: replace(relations, labels=None, confidences=None) for key, relations in ranked.items()}
         yield example.scene, [ranked[setting] for setting in settings]
@@ -219,23 +226,45 @@ def _largest_k(predictions: Relations) -> int:
     return int(np.unique(keys, return_counts=True)[1].max(initial=0))
 
 
+def mean_scores(scores: Sequence[ScoredPairs]) -> ScoredPairs:
+    """Average models: the mean of their ψ_c is a CP tensor of all their components; likewise P(X_sel)."""
+    if len(scores) == 1 or not len(scores[0]):
+        return scores[0]
+    blocks = [block for pairs in scores for block in pairs.blocks()]  # one per model
+    logs = [block.log_selected for block in blocks if block.log_selected is not None]
+    selected = torch.stack(logs).logsumexp(0) - torch.tensor(float(len(logs))).log() if logs else None
+    mean = replace(blocks[0], cp=CPTensor.mean([block.cp for block in blocks]), log_selected=selected)
+    return replace(scores[0], kept=(mean,))
+
+
 def recalls_of(
-    model: RelationModel, images: Images, asked: Sequence[tuple[Protocol, ScoreTerms]], *, text: str = "predicting"
+    model: RelationModel,
+    images: Images,
+    asked: Sequence[tuple[Protocol, ScoreTerms]],
+    *,
+    text: str = "predicting",
+    others: Sequence[RelationModel] = (),
 ) -> list[Recalls]:
     """Compute recall under each protocol, ranked for its k, without keeping the predictions."""
     evaluators = [Evaluator([protocol], len(model.vocabulary.predicates)) for protocol, _ in asked]
     settings = [(protocol.k, parts) for protocol, parts in asked]
     top = max(max(protocol.tops) for protocol, _ in asked)
-    for scene, predictions in predict_scenes(model, images, settings, top=top, text=text):
+    for scene, predictions in predict_scenes(model, images, settings, top=top, text=text, others=others):
         for evaluator, ranked in zip(evaluators, predictions, strict=True):
             evaluator.update(scene, ranked)
     return [evaluator.result() for evaluator in evaluators]
 
 
-def free_ks(model: RelationModel, images: Images, asked: Sequence[tuple[Protocol, ScoreTerms]]) -> list[int | None]:
+def free_ks(
+    model: RelationModel,
+    images: Images,
+    asked: Sequence[tuple[Protocol, ScoreTerms]],
+    *,
+    others: Sequence[RelationModel] = (),
+) -> list[int | None]:
     """Choose k for each protocol on held-out images; unlike `choose_k`, rank again for each k."""
     swept = [(at_k(protocol, k), parts) for protocol, parts in asked for k in FREE_K]
-    tables = recalls_of(model, images, swept, text="choosing k")
+    tables = recalls_of(model, images, swept, text="choosing k", others=others)
     return [best_k(tables[at : at + len(FREE_K)]) for at in range(0, len(tables), len(FREE_K))]
 
 

@@ -19,11 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from polyadic.config import PRESETS
 from polyadic.config.schema import Config
-from polyadic.cp import CPTensor
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.compare import PREDICTIONS, compare
 from polyadic.evaluation.misses import OUTCOMES, MissCounter
@@ -46,6 +43,7 @@ from polyadic.experiments.runs import (
     Images,
     evaluate_run,
     free_ks,
+    mean_scores,
     open_run,
     read_detections_of,
     train_run,
@@ -382,17 +380,6 @@ def with_config(model: RelationModel, changes: Mapping[str, Any]) -> RelationMod
     model = copy.copy(model)
     model.config = model.config.change(**changes)
     return model
-
-
-def mean_scores(scores: Sequence[ScoredPairs]) -> ScoredPairs:
-    """Average models: the mean of their ψ_c is a CP tensor of all their components; likewise P(X_sel)."""
-    if len(scores) == 1 or not len(scores[0]):
-        return scores[0]
-    blocks = [block for pairs in scores for block in pairs.blocks()]  # one per model
-    logs = [block.log_selected for block in blocks if block.log_selected is not None]
-    selected = torch.stack(logs).logsumexp(0) - torch.tensor(float(len(logs))).log() if logs else None
-    mean = replace(blocks[0], cp=CPTensor.mean([block.cp for block in blocks]), log_selected=selected)
-    return replace(scores[0], kept=(mean,))
 
 
 def cuts_of(free: Mapping[str, int | None]) -> list[tuple[str, int | None, list[Protocol]]]:

@@ -53,6 +53,7 @@ TOPS = (50, 100)
 PHRASES, PREDICATES = "phrase-classification", "predicate-classification"  # ground-truth boxes; labels as well
 MODEL, OURS = "model", "ours, box-conditioned prior"
 ALL = ", all images"  # after the name: trained once more, with the held-out images
+TOGETHER = ", mean of the seeds' models"  # after the name
 REFIT = {"validation.images": 0}  # the config change of such a run
 FEATURES = "features"
 TEMPERED = "psi_c + selected + tempered prior"
@@ -111,7 +112,8 @@ def ablate(
         ranks: R of ψ_c.
         seeds: How many.
         tasks: Classification tasks to score.
-        refit: Ranks to train once more with the held-out images on which k was chosen; they get rows of their own.
+        refit: Ranks to train once more with the held-out images on which k was chosen; they get rows of their own, and
+            so does the mean of several seeds' models, where they have the same backbone.
     """
     out = Path(out).expanduser().resolve()
     ranks, numbers = tuple(dict.fromkeys(ranks)), tuple(range(config.seed, config.seed + seeds))
@@ -127,15 +129,28 @@ def ablate(
     scorer = _Scorer(test, held_out, protocols)
     if "evidence" in config.sources:
         say("ground-truth labels are given (sources has evidence): not comparable with models that see pixels alone")
+    trained: dict[tuple[int, str], list[RelationModel]] = {}  # by rank and name
     for seed in numbers:
         base = _shared_backbone(config.change(seed=seed), out)
         for rank in ranks:
             folder, changed = out / f"rank-{rank}-seed-{seed}", base.change(**{"head.rank": rank})
-            scored = scorer.score(train_run(changed, folder), changed, folder)
+            model = train_run(changed, folder)
+            scored = scorer.score([model], changed, folder)
             rows += scored
             if rank in refit:
                 folder, changed = folder.with_name(f"{folder.name}-all"), changed.change(**REFIT)
-                rows += scorer.score(train_run(changed, folder), changed, folder, first=scored)
+                again = train_run(changed, folder)
+                rows += scorer.score([again], changed, folder, first=scored)
+                for name, one in ((MODEL, model), (MODEL + ALL, again)):
+                    trained.setdefault((rank, name), []).append(one)
+    for rank in refit:
+        if seeds == 1 or not _same_backbone(trained[rank, MODEL]):
+            continue
+        folder, changed = out / f"rank-{rank}-mean", config.change(**{"head.rank": rank})
+        scored = scorer.score(trained[rank, MODEL], changed, folder)
+        rows += scored
+        folder = folder.with_name(f"{folder.name}-all")
+        rows += scorer.score(trained[rank, MODEL + ALL], changed.change(**REFIT), folder, first=scored)
     return Results(tuple(rows), {"config": config_record(config), "ranks": ranks, "seeds": numbers})
 
 
@@ -150,6 +165,11 @@ def _check(config: Config, ranks: Sequence[int], seeds: Sequence[int], refit: Se
         raise PolyadicError("ablate: triplets.epochs and proposals.epochs are 0: there is nothing to compare")
     for rank in ranks:
         config.change(**{"head.rank": rank})  # raises before the work
+
+
+def _same_backbone(models: Sequence[RelationModel]) -> bool:
+    """Whether the models can share region features."""
+    return len({None if model.backbone is None else model.backbone.fingerprint() for model in models}) == 1
 
 
 def _shared_backbone(config: Config, out: Path) -> Config:
@@ -170,8 +190,14 @@ class _Scorer:
     held_out: Sequence[Scene]
     protocols: Sequence[Protocol]  # without k
 
-    def score(self, model: RelationModel, config: Config, folder: Path, *, first: Sequence[Row] = ()) -> list[Row]:
-        """Choose k on the held-out images; for a model trained on them, take it from the rows of the `first` run."""
+    def score(
+        self, models: Sequence[RelationModel], config: Config, folder: Path, *, first: Sequence[Row] = ()
+    ) -> list[Row]:
+        """Choose k on the held-out images; for models trained on them, take it from the rows of the `first` ones.
+
+        Several models are averaged.
+        """
+        model, *others = models
         names = [name for name, parts in PARTS.items() if _trained(model, parts)]
         if config.ranking.prior in (0.0, 1.0):
             names = [name for name in names if name != TEMPERED]
@@ -187,28 +213,29 @@ class _Scorer:
                 ks = [known[protocol.task, name] for protocol, name, _ in asked]
             else:
                 images = self._images(model, config, folder, self.held_out)
-                ks = free_ks(model, images, [(protocol, terms) for protocol, _, terms in asked])
+                ks = free_ks(model, images, [(protocol, terms) for protocol, _, terms in asked], others=others)
             settings = [
                 (protocol.change(k=used), name, terms, word)
                 for (protocol, name, terms), free in zip(asked, ks, strict=True)
                 for word, used in ((FREE, free), ("1", 1))
             ]
             images = self._images(model, config, folder, self.test.scenes)
-            tables = recalls_of(model, images, [(protocol, terms) for protocol, _, terms, _ in settings])
+            tables = recalls_of(model, images, [(protocol, terms) for protocol, _, terms, _ in settings], others=others)
             common: dict[str, Any] = {
                 "dataset": self.test.name,
                 "rank": config.head.rank,
-                "seed": config.seed,
-                "loss": None if first else float(best_of(folder)["held_out"]["loss"]),
-                "seconds": round(training_seconds(folder), 1),
+                "seed": None if others else config.seed,
+                "loss": None if first or others else float(best_of(folder)["held_out"]["loss"]),
+                "seconds": None if others else round(training_seconds(folder), 1),
             }
+            what = f"{MODEL}{TOGETHER if others else ''}{ALL if first else ''}"
             return [
-                recall_row(MODEL + ALL if first else MODEL, row, parts=name, k=word, **common)
+                recall_row(what, row, parts=name, k=word, **common)
                 for (_, name, _, word), table in zip(settings, tables, strict=True)
                 for row in table
             ]
 
-        depends = [*(protocol.label for protocol in self.protocols), repr(known), model, *self.test]
+        depends = [*(protocol.label for protocol in self.protocols), repr(known), *models, *self.test]
         return cached_rows(folder / "scores.json", [*depends, *(() if first else self.held_out)], measure)
 
     def _images(self, model: RelationModel, config: Config, folder: Path, scenes: Sequence[Scene]) -> Images:
@@ -256,7 +283,7 @@ def table4(rows: Iterable[Row], task: str = PHRASES, *, exponent: float) -> list
             named.append((f"Rank-{rank} {words.format(exponent=exponent)}", rank, parts))
     chosen = {
         label + what.removeprefix(MODEL): select(rows, what=what, rank=rank, parts=parts)
-        for what in (MODEL, MODEL + ALL)
+        for what in (MODEL, MODEL + TOGETHER, MODEL + ALL, MODEL + TOGETHER + ALL)
         for label, rank, parts in named
     }
     others = dict.fromkeys(row.what for row in rows if not row.what.startswith(MODEL))

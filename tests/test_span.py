@@ -51,12 +51,14 @@ def test_a_run_with_spans_has_the_weights_and_norms_of_a_plain_one(tmp_path: Pat
             assert expected.abs().max() > 1e-3
 
 
-def test_an_interrupted_run_with_spans_continues_bit_for_bit(tmp_path: Path) -> None:
-    whole = finish(tiny(**SPAN), tmp_path / "whole")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_an_interrupted_run_with_spans_continues_bit_for_bit(tmp_path: Path, precision: str) -> None:
+    config = tiny(**SPAN, precision=precision)
+    whole = finish(config, tmp_path / "whole")
     with pytest.raises(Interrupted), watched(StopAfterStep()):
-        train(tiny(**SPAN), tmp_path / "run")
+        train(config, tmp_path / "run")
     assert [entry["stage"] for entry in log_of(tmp_path / "run")] == ["triplets"]
-    again = finish(tiny(**SPAN), tmp_path / "run", resume=True)
+    again = finish(config, tmp_path / "run", resume=True)
     assert same(again.model.state_dict(), whole.model.state_dict())
 
 

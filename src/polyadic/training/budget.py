@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LARGE = 1 << 28  # bytes from which the cost is worth a line
 _LONG = 60  # seconds of an epoch from which it is
-TIMED = 3  # steps after which an epoch's time is known
+TIMED = 3  # steps after the first from which an epoch's time is known
 
 
 def check_room(stage: Stage, run: Run, steps: int) -> None:

@@ -144,7 +144,7 @@ def _epoch(stage: Stage, run: Run, learner: _Learner, steps: int) -> Generator[d
     at, settings, start = run.checkpoint, stage.settings, time.monotonic()
     if at.step >= steps:
         return
-    saved, every = start, max(1, steps // 50)
+    saved, warm, every = start, start, max(1, steps // 50)
     stage.train_mode()
     with progress.task(f"{stage.name} {at.epoch + 1}/{settings.epochs}", steps) as move:
         move(at.step)
@@ -157,8 +157,10 @@ def _epoch(stage: Stage, run: Run, learner: _Learner, steps: int) -> Generator[d
             learner.start_step(rate)
             yield batch
             at.count(learner.rows, learner.loss)
-            if at.epoch == 0 and at.step == TIMED:
-                say_time(stage, time.monotonic() - start, steps)
+            if at.epoch == 0 and at.step == 1:  # the first step reads files and starts workers
+                warm = time.monotonic()
+            if at.epoch == 0 and at.step == 1 + TIMED:
+                say_time(stage, time.monotonic() - warm, steps)
             move(at.step, loss=at.mean_loss, rate=rate)
             if at.step % every == 0 or at.step == steps:
                 numbers = {"loss": at.mean_loss, "rate": rate, "seconds": round(time.monotonic() - start, 3)}

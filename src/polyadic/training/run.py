@@ -109,13 +109,16 @@ class Run:
     @contextmanager
     def training(self) -> Iterator[None]:
         """Keep other processes out of the folder, log metrics, and compute deterministically."""
-        deterministic = torch.are_deterministic_algorithms_enabled()
+        memory: Any = torch.utils.deterministic
+        before, fill = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
         self.log = MetricLog(self.folder, self.checkpoint, writes=ranks.is_first())
         torch.use_deterministic_algorithms(True, warn_only=True)
+        memory.fill_uninitialized_memory = False  # nothing reads it, and a wide layer's step spends a quarter on it
         try:
             yield
         finally:
-            torch.use_deterministic_algorithms(deterministic)
+            torch.use_deterministic_algorithms(before)
+            memory.fill_uninitialized_memory = fill
             self.log.close()
 
 

@@ -103,6 +103,8 @@ class SpanLayer(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64, device=start.device))
         self.rest = nn.Parameter(start[:, self._width :].clone())  # the weights of inputs that are not frozen
         self.gradients: list[tuple[Int[Tensor, " M"], Float[Tensor, "M H"]]] = []  # of this step: rows, gradients
+        self._factors: tuple[Tensor, Tensor] | None = None  # B and V in the precision
+        self.register_load_state_dict_post_hook(lambda *_: setattr(self, "_factors", None))
         layer.weight.requires_grad_(False)
         layer.forward = self._forward  # type: ignore[method-assign, assignment]
 
@@ -110,7 +112,10 @@ class SpanLayer(nn.Module):
         frozen, other = x.split([self._width, x.shape[1] - self._width], 1)
         at = self._rows.find(frozen)
         inner = self._products[at]
-        change = inner @ self.resting + (inner * self._reach()) @ self.velocity
+        if self._factors is None:
+            self._factors = self.resting.to(self._precision), self.velocity.to(self._precision)
+        resting, velocity = self._factors
+        change = inner.to(resting) @ resting + (inner * self._reach()).to(velocity) @ velocity
         output = self._start[at] + change + linear(other, self.rest, self._layer[0].bias)
         if output.requires_grad:
             output.register_hook(lambda gradient: self.gradients.append((at, gradient.float())))
@@ -143,6 +148,9 @@ class SpanLayer(nn.Module):
         self.velocity[at] = decay[:, None] * self.velocity[at] + gradient
         self.touched[at] = self.steps
         self.resting[at] -= self._rate / (1 - self._momentum) * gradient
+        if self._factors is not None and self._precision != self.resting.dtype:  # otherwise they are B and V
+            for factor, whole in zip(self._factors, (self.resting, self.velocity), strict=True):
+                factor[at] = whole[at].to(factor)
         self.gradients = []
 
     def _joined(self) -> tuple[Int[Tensor, " L"], Float[Tensor, "L H"]]:

@@ -93,6 +93,7 @@ _UsageError: Any = typer.BadParameter.__base__  # of a bad option or argument; t
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command. User errors print one line, no traceback."""
     warnings.showwarning = _note
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch: large pages for large tensors, faster to allocate
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

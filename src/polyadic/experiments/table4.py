@@ -143,6 +143,7 @@ def ablate(
                 rows += scorer.score([again], changed, folder, first=scored)
                 for name, one in ((MODEL, model), (MODEL + ALL, again)):
                     trained.setdefault((rank, name), []).append(one)
+            del model  # gigabytes at the paper's sizes, while the next one trains
     for rank in refit:
         if seeds == 1 or not _same_backbone(trained[rank, MODEL]):
             continue

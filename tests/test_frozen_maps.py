@@ -12,7 +12,7 @@ from refusals import refused
 from torch import Tensor
 from training_cases import Crash, Ended, Spy, SpyAt, a_setup, crash, finish, log_of, same, tiny, watched
 
-from polyadic.model.backbone import Backbone
+from polyadic.model.backbone import Backbone, laid_out
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.split import SplitBackbone
 from polyadic.progress import Interrupted
@@ -57,9 +57,9 @@ def test_it_equals_training_the_whole_network_with_its_first_layers_frozen(
     got = finish(config, tmp_path / "cached")
 
     def slow_maps(self: Backbone, images: Tensor) -> list[Tensor]:
-        x = (images.float() - self.mean) / self.std
+        x = laid_out((images.float() - self.mean) / self.std)
         frozen = torch.cat([self.maps.stages_0(self.maps.stem(x[at : at + 1])) for at in range(len(x))])
-        frozen = frozen.half().float()
+        frozen = laid_out(frozen.half().float())
         return [frozen, self.maps.stages_1(frozen)][-len(strides) :]
 
     def freeze(self: Any) -> None:

@@ -36,6 +36,11 @@ _PIXELS = 1 << 18  # per pass on a CPU: ten images of the toy world, or half a p
 _INPUT = {"tf_efficientnet_lite": ((127 / 255,) * 3, (128 / 255,) * 3)}
 
 
+def laid_out(x: Float[Tensor, "I C H W"]) -> Float[Tensor, "I C H W"]:
+    """Order the numbers as convolutions in a lower precision want them: the channels of a pixel together."""
+    return x.contiguous(memory_format=torch.channels_last) if torch.is_autocast_enabled(x.device.type) else x
+
+
 class Backbone(nn.Module):
     """Region features of an image. Always in evaluation mode; only the stage [backbone] changes its weights."""
 
@@ -87,7 +92,7 @@ class Backbone(nn.Module):
         return maps
 
     def normalise(self, images: UInt8[Tensor, "I 3 H W"]) -> Float[Tensor, "I 3 H W"]:
-        return (images.to(self.device).float() - self.mean) / self.std
+        return laid_out((images.to(self.device).float() - self.mean) / self.std)
 
     def pool_detector(
         self, image: UInt8[Tensor, "3 H W"], boxes: Float[Tensor, "K 4"], frame: tuple[float, float]
@@ -104,7 +109,7 @@ class Backbone(nn.Module):
         for part in boxes.split(_REGIONS):
             by_map = []
             for full in maps:
-                fmap = full.float()
+                fmap = full.float().contiguous()
                 extent = torch.tensor([fmap.shape[-1], fmap.shape[-2]] * 2, device=boxes.device, dtype=boxes.dtype)
                 where = [(part / size * extent).float()]
                 by_map.append(roi_align(fmap, where, self.pixels.pool, sampling_ratio=2, aligned=True).flatten(1))

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor, nn
 
-from polyadic.model.backbone import VERSION, Backbone, hash_weights, picture_size
+from polyadic.model.backbone import VERSION, Backbone, hash_weights, laid_out, picture_size
 from polyadic.model.features import LARGEST
 from polyadic.structures.vocabulary import PolyadicError
 
@@ -47,8 +47,9 @@ class SplitBackbone:
     @torch.no_grad()
     def before(self, image: UInt8[Tensor, "3 H W"], precision: torch.dtype) -> dict[str, Tensor]:
         """Compute what the trained layers need of an image, in float16 as the cache keeps it."""
-        x, maps = self.net.normalise(image[None]), dict[str, Tensor]()
+        maps: dict[str, Tensor] = {}
         with torch.autocast(self.net.device.type, precision, enabled=precision != torch.float32):
+            x = self.net.normalise(image[None])
             for layer in self.frozen:
                 x = layer.module(x)
                 if layer.is_map:
@@ -64,7 +65,7 @@ class SplitBackbone:
         device = self.net.device
         given = {name: torch.stack([x[name].to(device, torch.float32) for x in images]) for name in images[0]}
         maps = [given[str(at)] for at in range(sum(layer.is_map for layer in self.frozen))]
-        x = given[START] if START in given else maps[-1]
+        x = laid_out(given[START] if START in given else maps[-1])
         for layer in self.trained:
             x = layer.module(x)
             if layer.is_map:

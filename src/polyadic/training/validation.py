@@ -13,6 +13,7 @@ from torch import Tensor
 from polyadic import progress
 from polyadic.evaluation import Evaluator
 from polyadic.evaluation.protocol import get_protocol
+from polyadic.model.features import PairInputs
 from polyadic.model.relation_model import RelationModel
 from polyadic.model.scoring import ScoredPairs, ScoreTerms
 from polyadic.structures.detections import Detections
@@ -22,6 +23,8 @@ from polyadic.training.examples import BoxSource, Example, Examples, number_of
 from polyadic.training.loading import load_batches
 from polyadic.training.pairs import selection_pairs
 from polyadic.training.region_cache import Regions
+
+_TOGETHER = 256  # pairs of several images that share a pass
 
 
 def score_scenes(
@@ -34,7 +37,10 @@ def score_scenes(
     seed: int = 0,
     text: str = "scores",
 ) -> Iterator[tuple[Example, ScoredPairs]]:
-    """Score all ordered pairs of each image, in order, as at test time: overlapping detections are suppressed."""
+    """Score all ordered pairs of each image, in order, as at test time: overlapping detections are suppressed.
+
+    Images of few pairs share passes through the network, whose weights are read once for all of them.
+    """
     source = replace(source, nms=model.config.ranking.nms)
     examples = Examples(
         scenes,
@@ -49,12 +55,30 @@ def score_scenes(
     model.eval()
     batches = load_batches(examples, [[at] for at in range(len(scenes))], workers)
     with model.sharing_casts():
+        group: list[tuple[Example, PairInputs]] = []
         for (example,) in progress.track(batches, text, len(scenes)):
-            inputs = example.complete(regions, model.backbone).to(model.device)
-            boxes = example.boxes
-            detections = Detections(example.scene.name, boxes.boxes, boxes.labels, boxes.scores, example.scene.frame)
-            block = model.score_block(inputs, None if source.true else torch.from_numpy(boxes.scores))
-            yield example, ScoredPairs(model, detections, inputs, kept=(block,))
+            inputs = model.add_context(example.complete(regions, model.backbone).to(model.device))
+            if group and sum(len(each.pairs) for _, each in group) + len(inputs.pairs) > _TOGETHER:
+                yield from _score(model, group, source)
+                group = []
+            group.append((example, inputs))
+        yield from _score(model, group, source)
+
+
+def _score(
+    model: RelationModel, group: Sequence[tuple[Example, PairInputs]], source: BoxSource
+) -> Iterator[tuple[Example, ScoredPairs]]:
+    """Score the pairs of several images in one pass."""
+    if not group:
+        return
+    scores = None if source.true else torch.from_numpy(np.concatenate([example.boxes.scores for example, _ in group]))
+    block, start = model.score_block(PairInputs.join([inputs for _, inputs in group]), scores), 0
+    for example, inputs in group:
+        boxes, scene = example.boxes, example.scene
+        detections = Detections(scene.name, boxes.boxes, boxes.labels, boxes.scores, scene.frame)
+        part = replace(block.take(slice(start, start + len(inputs.pairs))), pairs=inputs.pairs)
+        start += len(inputs.pairs)
+        yield example, ScoredPairs(model, detections, inputs, kept=(part,))
 
 
 @torch.no_grad()

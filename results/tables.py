@@ -249,12 +249,12 @@ def paper_network(*names: str, exponent: float = 1.0) -> str:
     return _table([head[at] for at in used], [[row[at] for at in used] for row in body])
 
 
-def paper_detection() -> str:
-    """The paper's backbone on Lu's boxes, in the columns of the paper's Table 1, upper block."""
+def paper_detection(name: str, leave_out: str) -> str:
+    """The paper's backbone on a detector's boxes, in the columns of the paper's Table 1, one of its blocks."""
     kinds = [(task, k) for task in TASKS for k in (FREE, "1", "10")]
     body = []
-    for line in PAPER_TABLES[1].lines(read_rows(ROOT / "results" / "vrd-vgg16-lu.csv")):
-        if line.label.endswith("better proposals"):
+    for line in PAPER_TABLES[1].lines(read_rows(ROOT / "results" / f"{name}.csv")):
+        if line.label.endswith(leave_out):
             continue
         cells = dict(zip(COLUMNS, line.cells, strict=True))
         body.append(
@@ -469,9 +469,10 @@ def budget() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "paper-network": partial(paper_network, "vrd-paper"),
+    "paper-network": partial(paper_network, "vrd-paper", "vrd-paper-ranks"),
     "vgg16": partial(paper_network, "vrd-vgg16", "vrd-vgg16-ranks", exponent=PRESETS["vrd-pixels"].ranking.prior),
-    "vgg16-lu": paper_detection,
+    "vgg16-lu": partial(paper_detection, "vrd-vgg16-lu", "better proposals"),
+    "vgg16-ours": partial(paper_detection, "vrd-vgg16-ours", "Lu's proposals"),
     "labels": partial(paper_network, "vrd-labels"),
     "scale": scale,
     "scale-memory": memory,

@@ -106,9 +106,6 @@ def run(
         Path | None,
         typer.Option("--with", help="Other boxes of the same images, to be joined: a file, or an .onnx detector."),
     ] = None,
-    annotated: Annotated[
-        bool, typer.Option("--annotated", help="P(class | box) of the annotated boxes, rather than its own boxes.")
-    ] = False,
     batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Images per batch.")] = 8,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted file.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
@@ -128,7 +125,6 @@ def run(
             dataset=dataset,
             root=data,
             beside=beside,
-            annotated=annotated,
             batch=batch,
             resume=resume,
             overwrite=overwrite,

@@ -37,9 +37,6 @@ class DataConfig:
         "files of detectors' boxes on any images: train on simulated detections with the same statistics, beside those "
         "of data.detections",
     )
-    looks: tuple[str, ...] = _ours(
-        (), "files of P(class | box) of annotated boxes, by `polyadic detect run --annotated`; see evidence.names"
-    )
     borrow: bool = _ours(
         False, "images that data.detections lacks borrow the detections of similar objects in other images"
     )
@@ -84,9 +81,7 @@ class EvidenceConfig:
 
     embedding: Count = _ours(96, "size of a label embedding")
     geometry: Count = _ours(128, "size of the pair's geometry feature")
-    names: CountOrZero = _ours(
-        0, "size of the feature of P(class | box) by a detector that gives it; 0: unused; head.labels weighs it alone"
-    )
+    names: CountOrZero = _ours(0, "size of the feature of P(class | box) by a detector that gives it; 0: unused")
     witnesses: tuple[str, ...] = _ours(
         (), "detectors to distinguish: patterns of their names, `a*|b` for one of several names"
     )
@@ -235,8 +230,6 @@ class Config(Settings):
         """Check values that depend on one another."""
         if not self.sources or len(set(self.sources)) < len(self.sources):
             raise PolyadicError(f"sources must be pixels, evidence or both, got {list(self.sources)}")
-        if self.data.looks and not (self.head.labels and self.evidence.names):
-            raise PolyadicError("data.looks is read by a label head: set head.labels, and evidence.names to 1")
         if not self.pixels.strides:
             raise PolyadicError("pixels.strides must name at least one stride")
         if len(set(self.pixels.strides)) < len(self.pixels.strides):

@@ -27,7 +27,6 @@ from polyadic.files import LOCK_FILE, check_output, check_place, find_model, ide
 from polyadic.io.records import read_detections, write_detections
 from polyadic.model.storage import pick_device
 from polyadic.pretrained import DETECTOR, detector_folder, synonyms
-from polyadic.progress import track
 from polyadic.structures.detections import Detections
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
@@ -58,7 +57,6 @@ def detect_split(
     dataset: str | None = None,
     root: str | Path | None = None,
     beside: str | Path | None = None,
-    annotated: bool = False,
     batch: int = 8,
     resume: bool = False,
     overwrite: bool = False,
@@ -66,13 +64,10 @@ def detect_split(
     """Write the boxes of all images of a split to a `.safetensors` or `.jsonl` file.
 
     A detector of one fold (`data.folds`) looks at the training images that it has not seen. `beside` is a file of other
-    detectors' boxes to join, or an .onnx detector; the detector's second look, if it has one, names them. With
-    `annotated`, that look at the annotated boxes is written instead of its own boxes: their names are not in it.
+    detectors' boxes to join, or an .onnx detector; the detector's second look, if it has one, names them.
     """
     out = Path(out).expanduser()
     parts = out.with_name(f"{out.name}.parts")
-    if annotated and beside is not None:
-        raise PolyadicError("--annotated and --with are mutually exclusive")
     check_place(out, option="--out", inputs=identify([None if beside is None else Path(beside)]))
     _check_out(out, parts, resume, overwrite)
     config, folder = _open_detector(Path(run).expanduser(), dataset, root)
@@ -84,8 +79,6 @@ def detect_split(
     if overwrite or not out.exists():
         device = pick_device("cpu" if config.device == "cpu" else "auto")  # the run may be from another machine
         detector = Detector.load(folder, device, data.vocabulary)
-        if annotated and not detector.names_any_box:
-            raise PolyadicError("--annotated is for a detector with a second look, such as vrd-detector")
         if config.threads:
             torch.set_num_threads(config.threads)
         with _only_one(out, parts):
@@ -100,27 +93,15 @@ def detect_split(
                 )
             for path in [*started, stored] if overwrite else ():
                 shutil.rmtree(path, ignore_errors=True)
-            boxes: Iterable[Detections]
-            if annotated:
-                boxes = _looks(detector, data)
-            else:
-                boxes = detect_stored(detector, data.scenes, stored, batch=batch, workers=config.workers)
+            boxes: Iterable[Detections] = detect_stored(
+                detector, data.scenes, stored, batch=batch, workers=config.workers
+            )
             if others is not None:
                 boxes = _joined(detector, boxes, data, others, names=(folder_name(run), Path(str(beside)).stem))
             about = {"detector": fingerprint(detector), "dataset": data.name, "split": split, "images": str(len(data))}
             write_detections(out, boxes, data.vocabulary, overwrite=overwrite, **about)
             shutil.rmtree(parts, ignore_errors=True)
     return _measure(out, data)
-
-
-def _looks(detector: Detector, data: Dataset) -> Iterator[Detections]:
-    """Look at the annotated boxes; label and score are those of the likeliest class."""
-    for scene in track(data.scenes, "boxes"):
-        n = len(scene.boxes)
-        boxes = Detections(scene.name, scene.boxes, np.zeros(n, np.int64), np.ones(n), scene.frame)
-        look = detector.name_boxes(scene.photo(), boxes).distribution
-        assert look is not None, "it fills it in"
-        yield replace(boxes, labels=look.argmax(1), scores=look.max(1).astype(float), distribution=look)
 
 
 def _others(beside: Path, data: Dataset) -> Callable[[Scene], Detections | None]:

@@ -33,7 +33,7 @@ from polyadic.structures.relations import Relations
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
 from polyadic.training import run_config, train
-from polyadic.training.examples import BoxSource, load_looks, load_split, load_training, pictures_of
+from polyadic.training.examples import BoxSource, load_split, load_training, pictures_of
 from polyadic.training.proposals import FOUND, detected
 from polyadic.training.region_cache import FeatureCache, Regions
 from polyadic.training.run import log_entry
@@ -71,10 +71,7 @@ class OpenRun:
     def images(self, scenes: Sequence[Scene] | None = None, boxes: BoxSource | None = None) -> Images:
         """Prepare the split, or other scenes, on ground-truth boxes or on others."""
         chosen = self.data.scenes if scenes is None else scenes
-        source = boxes or BoxSource()
-        if source.true:
-            source = replace(source, looks=load_looks(self.config))
-        return Images(chosen, source, self.regions, self.config.workers)
+        return Images(chosen, boxes or BoxSource(), self.regions, self.config.workers)
 
 
 def train_run(config: Config, folder: Path) -> RelationModel:

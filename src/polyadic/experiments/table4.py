@@ -45,7 +45,7 @@ from polyadic.model.scoring import ScoreTerms
 from polyadic.progress import say
 from polyadic.structures.scenes import Dataset, Scene
 from polyadic.structures.vocabulary import PolyadicError
-from polyadic.training.examples import BoxSource, load_looks, load_split, pictures_of
+from polyadic.training.examples import BoxSource, load_split, pictures_of
 from polyadic.training.region_cache import fill
 
 RANKS = (1, 2, 3, 4, 5)  # paper
@@ -243,7 +243,7 @@ class _Scorer:
         regions = run_regions(model, config, folder)
         if regions is not None and model.backbone is not None:
             fill(regions, model.backbone, scenes, [scene.boxes for scene in scenes], config.workers)
-        return Images(scenes, BoxSource(looks=load_looks(config)), regions, config.workers)
+        return Images(scenes, BoxSource(), regions, config.workers)
 
 
 def _trained(model: RelationModel, parts: ScoreTerms) -> bool:

@@ -145,12 +145,11 @@ class LabelHead(nn.Module):
         dropout: float,
         input_dropout: float,
         layers: int,
-        names: bool = False,  # a detector's P(class | box) is read, too
     ) -> None:
         super().__init__()
         self.predicates = sizes[1]
         common: dict[str, Any] = {"hidden": hidden, "dropout": dropout, "input_dropout": input_dropout}
-        self.label = Branch(box, 1, sizes[0], layers=layers, names=names, **common)
+        self.label = Branch(box, 1, sizes[0], layers=layers, **common)
 
     def forward(
         self,
@@ -163,11 +162,11 @@ class LabelHead(nn.Module):
         names: Float[Tensor, "N X"] | None = None,
     ) -> CPTensor:
         """Compute ψ_c as `TripletHead` does, from the features of the boxes alone."""
-        return self.pairs(self.labels(subject, names), pairs)
+        return self.pairs(self.labels(subject), pairs)
 
-    def labels(self, boxes: Float[Tensor, "N D"], names: Float[Tensor, "N X"] | None = None) -> Float[Tensor, "N X"]:
-        """Compute log P(label | box); `names` is a detector's."""
-        scores: Tensor = self.label(boxes, None, names)[:, 0]
+    def labels(self, boxes: Float[Tensor, "N D"]) -> Float[Tensor, "N X"]:
+        """Compute log P(label | box)."""
+        scores: Tensor = self.label(boxes)[:, 0]
         return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
 
     def pairs(self, log_labels: Float[Tensor, "N X"], pairs: Int[Tensor, "B 2"]) -> CPTensor:

@@ -96,7 +96,7 @@ class RelationModel(nn.Module):
         }
         self.head: TripletHead | LabelHead
         if head.labels:
-            self.head = LabelHead(box, sizes, names=bool(config.evidence.names), **layers)
+            self.head = LabelHead(box, sizes, **layers)
         else:
             copies = 2 if "evidence" in config.sources else 0
             layers |= {"copies": copies, "names": bool(copies and config.evidence.names)}
@@ -150,7 +150,7 @@ class RelationModel(nn.Module):
     @property
     def named_classes(self) -> int:
         """The number of classes whose P(class | box) is read as evidence; 0 if none is."""
-        read = ("evidence" in self.config.sources or self.config.head.labels) and self.config.evidence.names
+        read = "evidence" in self.config.sources and self.config.evidence.names
         return len(self.vocabulary.objects) if read else 0
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -196,7 +196,7 @@ class RelationModel(nn.Module):
         assert isinstance(self.head, LabelHead), "needs a label head"
         views = [inputs, inputs.mirrored()] if self.config.pixels.mirror else [inputs]
         with self._autocast():
-            return [self.head.labels(self.features.boxes(view), view.names) for view in views]
+            return [self.head.labels(self.features.boxes(view)) for view in views]
 
     @torch.no_grad()
     def add_context(self, inputs: PairInputs) -> PairInputs:

@@ -35,15 +35,7 @@ __all__ = ["pick_device", "run_config", "train"]
 # what may differ when a run is resumed: paths and speed
 SLICES = tuple(f"{name}.slices" for name in STAGES)
 _FREE = (
-    *(
-        "data.root",
-        "data.detections",
-        "data.detector",
-        "data.simulate",
-        "data.looks",
-        "pixels.weights",
-        "pixels.detector",
-    ),
+    *("data.root", "data.detections", "data.detector", "data.simulate", "pixels.weights", "pixels.detector"),
     *("device", "workers", "cache.", "threads"),
 )
 

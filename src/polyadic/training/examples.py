@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
@@ -49,7 +49,6 @@ class BoxSource:
     borrowing: Borrowing | None = None  # for images without detections
     noise: tuple[DetectionNoise, ...] = ()  # one for each simulated detector
     witnesses: tuple[str, ...] = ()  # names of the detectors: that of `detections`, if there are any, then of `noise`
-    looks: Mapping[str, Detections] | None = None  # P(class | box) of true boxes
     nms: float = 1.0  # IoU above which the less confident detection is suppressed; the paper: at test time
     one_predicate: bool = False  # draw one relation per ordered pair of true boxes
     overlapping: bool = False  # skip relations of boxes that do not overlap
@@ -68,17 +67,13 @@ class BoxSource:
         check_number(scene.name, max(len(scene.boxes), len((self.detections or {}).get(scene.name, ()))))
         rows = chosen_relations(scene, rng, one_predicate=self.one_predicate, overlapping=self.overlapping)
         if self.true:
-            return true_boxes(scene, rows, self._look(scene))
+            return true_boxes(scene, rows)
         seen = [noise.sample(scene, rng).in_frame(scene.frame) for noise in self.noise]
         if self.detections is not None:
             seen.insert(0, self._detected(scene, rng).in_frame(scene.frame))
         detections = Detections.join(*seen, names=self.witnesses) if len(seen) > 1 else seen[0]
         kept = detections.take(suppress(detections.boxes, detections.scores, self.nms))
         return proposal_boxes(scene, kept, rng, rows)
-
-    def _look(self, scene: Scene) -> Float[np.ndarray, "N C"] | None:
-        look = (self.looks or {}).get(scene.name)
-        return None if look is None else look.distribution
 
     def _detected(self, scene: Scene, rng: np.random.Generator) -> Detections:
         assert self.detections is not None, "neither true nor simulated alone"
@@ -180,7 +175,6 @@ class TrainingData:
     borrowing: Borrowing | None = None
     noise: tuple[DetectionNoise, ...] = ()
     witnesses: tuple[str, ...] = ()  # as in `BoxSource`
-    looks: dict[str, Detections] | None = None
     notes: tuple[str, ...] = ()  # remarks to print
 
     @property
@@ -195,8 +189,6 @@ class TrainingData:
             parts += [scene.name, scene.boxes, scene.labels, scene.relations]
         for name, detections in sorted((self.detections or {}).items()):
             parts += [name, detections.boxes, detections.labels, detections.scores]
-        for name, look in sorted((self.looks or {}).items()):
-            parts += ["look", name, np.zeros(0) if look.distribution is None else look.distribution]
         for noise in self.noise:
             for name, array in sorted(noise.to_arrays().items()):
                 parts += [name, array.round(6)]  # fitted numbers depend on the CPU in the last digits
@@ -277,10 +269,7 @@ def load_training(config: Config) -> TrainingData:
     seen_by = config.data.detections[:1] or ((config.data.detector,) if config.data.detector else ())
     witnesses = tuple(Path(file).stem for file in (*seen_by, *config.data.simulate))
     _check_witnesses(config, detections or {}, witnesses)
-    looks = load_looks(config)
-    if looks is not None and not any(scene.name in looks for scene in usable):
-        raise PolyadicError("data.looks has boxes of no training image")
-    return TrainingData(usable, most, annotations, names, detections, borrowing, noise, witnesses, looks, tuple(notes))
+    return TrainingData(usable, most, annotations, names, detections, borrowing, noise, witnesses, tuple(notes))
 
 
 def _check_witnesses(config: Config, detections: Mapping[str, Detections], joined: tuple[str, ...]) -> None:
@@ -293,39 +282,15 @@ def _check_witnesses(config: Config, detections: Mapping[str, Detections], joine
             raise PolyadicError(f"evidence.witnesses: no detector matches {pattern!r}; there are: {names}")
 
 
-def load_looks(config: Config) -> dict[str, Detections] | None:
-    """Read P(class | box) of the annotated boxes of all splits, where the config names files."""
-    if not config.data.looks:
-        return None
-    scenes = {scene.name: scene for split in ("train", "test") for scene in _known(config, split)}
-    sizes = {name: scene.size for name, scene in scenes.items() if scene.size}
-    looks = _read_all(config.data.looks, load_split(config, "train").vocabulary, sizes, "data.looks")
-    for name, look in looks.items():
-        scene = scenes.get(name)
-        if scene is None:
-            continue
-        boxes = look.in_frame(scene.frame).boxes
-        if (
-            look.distribution is None
-            or boxes.shape != scene.boxes.shape
-            or np.abs(boxes - scene.boxes).max(initial=0) > 0.5
-        ):
-            raise PolyadicError(f"data.looks: {name} has other boxes than the annotated ones, or no P(class | box)")
-    return looks
-
-
 def _read_all(
-    files: Sequence[str],
-    names: Vocabulary,
-    sizes: Mapping[str, tuple[float, float]],
-    field: str = "data.detections",
+    files: Sequence[str], names: Vocabulary, sizes: Mapping[str, tuple[float, float]]
 ) -> dict[str, Detections]:
     """Read the detections of several files; an image may be in one of them."""
     detections: dict[str, Detections] = {}
     for file in files:
         for image in read_detections(Path(file), names, sizes=sizes):
             if image.image in detections:
-                raise PolyadicError(f"{field}: {file} has {image.image!r}, which a file before it has too")
+                raise PolyadicError(f"data.detections: {file} has {image.image!r}, which a file before it has too")
             detections[image.image] = image
     return detections
 

@@ -65,18 +65,13 @@ def chosen_relations(
     return chosen
 
 
-def true_boxes(
-    scene: Scene, rows: Bool[np.ndarray, " M"] | None = None, names: Float[np.ndarray, "N C"] | None = None
-) -> TrainingBoxes:
-    """Return the boxes of stage 1 with the chosen relations; by default all but those of a box with itself.
-
-    `names` is P(class | box) by a detector that has looked at them.
-    """
+def true_boxes(scene: Scene, rows: Bool[np.ndarray, " M"] | None = None) -> TrainingBoxes:
+    """Return the boxes of stage 1 with the chosen relations; by default all but those of a box with itself."""
     other = scene.relations[:, 0] != scene.relations[:, 2]
     rows = other if rows is None else rows
     pairs, shown = scene.relations[rows][:, ::2], scene.relations[other][:, ::2]
     known = pairs, scene.triplets[rows], shown
-    return TrainingBoxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), *known, names=names)
+    return TrainingBoxes(scene.boxes, scene.labels, np.ones(len(scene.boxes)), *known)
 
 
 def proposal_boxes(

@@ -415,7 +415,7 @@ class TripletStage(PairStage):
             span.remove()
 
     def box_source(self) -> BoxSource:
-        return BoxSource(looks=self.data.looks)
+        return BoxSource()
 
     def loss(self, batch: list[Example]) -> tuple[Tensor, int] | None:
         """Compute -log ψ_c; for a head of labels, the cross-entropy of the labels."""
@@ -450,7 +450,7 @@ class SelectionStage(PairStage):
         self.modules = {"selector": self.model.selector}
 
     def box_source(self) -> BoxSource:
-        return self.setup.data.proposals if self.config.proposals.epochs else BoxSource(looks=self.data.looks)
+        return self.setup.data.proposals if self.config.proposals.epochs else BoxSource()
 
     def loss(self, batch: list[Example]) -> tuple[Tensor, int] | None:
         """Compute the binary cross-entropy of whether a pair is annotated."""

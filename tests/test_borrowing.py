@@ -85,7 +85,8 @@ def test_training_uses_real_detections_where_there_are_some() -> None:
     target = a_scene("target", [[10, 10, 30, 40]], [PERSON])
     found = {"lender": FOUND}
     source = BoxSource(found, Borrowing.fit(found, [LENDER, target]))
-    assert not source.fixed
+    assert source.fixed(LENDER)
+    assert not source.fixed(target)
     rng = np.random.default_rng(0)
     np.testing.assert_allclose(source.boxes(LENDER, rng).boxes, FOUND.boxes)
     assert len(source.boxes(target, rng).boxes) == 3

@@ -29,7 +29,10 @@ class DataConfig:
 
     dataset: Literal["vrd", "vg150", "vg200", "coco", "toy"] = _ours("vrd", "coco is own data, toy the drawn world")
     root: str = _ours("", "the folder that holds it; toy needs none")
-    pictures: Literal["required", "present"] = _ours("required", "present: skip training images without a file")
+    pictures: Literal["required", "present", "optional"] = _ours(
+        "required",
+        "present: skip training images without a file; optional: learn from them without pixels, beside evidence",
+    )
     detections: tuple[str, ...] = _ours((), "files of proposals of the training images, for the stage [proposals]")
     detector: str = _ours("", "a run of `polyadic detect train`: computes those proposals and is saved with the model")
     simulate: tuple[str, ...] = _ours(
@@ -230,6 +233,8 @@ class Config(Settings):
         """Check values that depend on one another."""
         if not self.sources or len(set(self.sources)) < len(self.sources):
             raise PolyadicError(f"sources must be pixels, evidence or both, got {list(self.sources)}")
+        if self.data.pictures == "optional" and len(self.sources) < 2:
+            raise PolyadicError("data.pictures = optional is for a model of both pixels and evidence: see sources")
         if not self.pixels.strides:
             raise PolyadicError("pixels.strides must name at least one stride")
         if len(set(self.pixels.strides)) < len(self.pixels.strides):
@@ -264,6 +269,7 @@ class Config(Settings):
             "head.input_dropout = 0": not self.head.input_dropout,
             "head.labels = false": not self.head.labels,
             "head.compile = false": not self.head.compile,
+            "data.pictures other than optional": self.data.pictures != "optional",
             "triplets.optimiser = sgd": self.triplets.optimiser == "sgd",
             "triplets.decay = 0": not self.triplets.decay,
             "triplets.schedule = constant": self.triplets.schedule == "constant",

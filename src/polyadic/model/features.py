@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped, UInt8
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 
 from polyadic.boxes import GEOMETRY, PLACE, box_place, mirror_boxes, pair_geometry, pair_masks, union_boxes
@@ -95,6 +95,7 @@ class PairInputs:
     names: Float[Tensor, "N C"] | None = None  # evidence of `name_evidence`
     context: Float[Tensor, "B 39"] | None = None  # geometry of the pair among all boxes of its image
     log_labels: Float[Tensor, "N X"] | None = None  # label distributions refined by the other boxes of the image
+    seen: Bool[Tensor, " N"] | None = None  # whether the box's image has pixels, where some have not
 
     def to(self, device: torch.device | str) -> PairInputs:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -115,7 +116,7 @@ class PairInputs:
 
     @classmethod
     def join(cls, parts: Sequence[PairInputs]) -> PairInputs:
-        """Join several images: the pairs point into the joined boxes."""
+        """Join several images: the pairs point into the joined boxes. Features of images without pixels are zeros."""
         offsets, total = [], 0
         for part in parts:
             offsets.append(total)
@@ -124,9 +125,26 @@ class PairInputs:
             "pairs": torch.cat([x.pairs + start for x, start in zip(parts, offsets, strict=True)])
         }
         for field in fields(cls)[1:]:
-            values = [getattr(part, field.name) for part in parts]
-            columns[field.name] = None if values[0] is None else torch.cat(values)
+            per_pair = field.name in ("unions", "pair_evidence", "context")
+            rows = [len(part.pairs if per_pair else part.boxes) for part in parts]
+            columns[field.name] = _stack([getattr(part, field.name) for part in parts], rows)
+        shown = [part.regions is not None for part in parts]
+        if any(shown) and not (all(shown) and all(part.seen is None for part in parts)):
+            each = zip(parts, shown, strict=True)
+            seen = [
+                part.boxes.new_full((len(part.boxes),), one) if part.seen is None else part.seen for part, one in each
+            ]
+            columns["seen"] = torch.cat([x.bool() for x in seen])
         return cls(**columns)
+
+
+def _stack(values: Sequence[Tensor | None], rows: Sequence[int]) -> Tensor | None:
+    """Concatenate; one that is missing beside others is zeros."""
+    given = next((value for value in values if value is not None), None)
+    if given is None:
+        return None
+    empty = given.new_zeros
+    return torch.cat([empty(n, *given.shape[1:]) if x is None else x for x, n in zip(values, rows, strict=True)])
 
 
 class PairFeatures(nn.Module):
@@ -145,6 +163,7 @@ class PairFeatures(nn.Module):
         self.places: Numbers | None = None  # of pairs
         self.spatial: SpatialFeature | None = None
         self.evidence: EvidenceFeature | None = None
+        self.may_be_blind = config.data.pictures == "optional"  # a number more per box and pair: whether it is seen
         if "pixels" in config.sources:
             self.reduction = Reduction(region, config.pixels.reduce)
             self.spatial = SpatialFeature(config.pixels.mask, config.pixels.spatial)
@@ -156,6 +175,7 @@ class PairFeatures(nn.Module):
                 self.place, self.places = (Numbers(count, config.pixels.spatial) for count in (PLACE, GEOMETRY))
                 self.box += self.place.width
                 self.pair += self.places.width
+            self.box, self.pair = self.box + self.may_be_blind, self.pair + self.may_be_blind
         if "evidence" in config.sources:
             self.evidence = EvidenceFeature(config.evidence, classes)
             self.box += self.evidence.box
@@ -163,18 +183,35 @@ class PairFeatures(nn.Module):
 
     def fit(self, regions: Float[Tensor, "M D"], unions: Float[Tensor, "L E"]) -> None:
         """Fit the principal components to a sample."""
-        assert self.reduction is not None, "for pixels alone"
-        pooled, crops, seen = self._split(regions)
-        self.reduction.fit(torch.cat([pooled, unions]))
-        if self.crops is not None:
-            self.crops.fit(crops)
-        if self.detector is not None:
-            self.detector.fit(seen)
+        pooled, *views = self._split(regions)
+        for part, sample in zip(self._parts(), (torch.cat([pooled, unions]), *views), strict=True):
+            part.fit(sample)
+
+    def _parts(self) -> list[Reduction]:
+        """List what reduces a box's features: pooled, of crops, of the detector."""
+        return [part for part in (self.reduction, self.crops, self.detector) if part is not None]
 
     def _split(self, regions: Float[Tensor, "M D"]) -> tuple[Tensor, ...]:
-        """Split the features of boxes: pooled, of crops, of the detector. Those of the mirror image are left out."""
-        parts: tuple[Tensor, ...] = regions[:, : sum(self.widths)].split(self.widths, -1)
+        """Split the features of boxes by part. Those of the mirror image are left out."""
+        widths = [width for width in self.widths if width]
+        parts: tuple[Tensor, ...] = regions[:, : sum(widths)].split(widths, -1)
         return parts
+
+    def _pixels(self, x: PairInputs) -> tuple[list[Tensor], list[Tensor]]:
+        """Reduce the features of boxes and unions; for images that may be unseen, also say which are: zeros if not."""
+        assert self.reduction is not None, "for pixels alone"
+        if x.regions is None or x.unions is None:
+            assert self.may_be_blind, "pixels need pooled features"
+            widths = [*(part.width for part in self._parts()), 1]
+            boxes, pairs = x.boxes.new_zeros(len(x.boxes), sum(widths)), x.boxes.new_zeros(len(x.pairs), widths[0] + 1)
+            return [boxes], [pairs]
+        own = [part(view) for part, view in zip(self._parts(), self._split(x.regions), strict=True)]
+        around = [self.reduction(x.unions)]
+        if not self.may_be_blind:
+            return own, around
+        seen = (x.boxes.new_ones(len(x.boxes)) if x.seen is None else x.seen.to(x.boxes))[:, None]
+        both = seen[x.pairs[:, 0]]
+        return [*(view * seen for view in own), seen], [around[0] * both, both]
 
     def boxes(self, x: PairInputs) -> Float[Tensor, "N D"]:
         """Compute features of the boxes alone, as subjects; nothing of their pairs is needed."""
@@ -186,22 +223,15 @@ class PairFeatures(nn.Module):
     def forward(self, x: PairInputs) -> tuple[Float[Tensor, "N D"], Float[Tensor, "N D"], Float[Tensor, "B E"]]:
         subject, object, pair = [], [], []
         if self.reduction is not None and self.spatial is not None:
-            assert x.regions is not None, "pixels need pooled features"
-            assert x.unions is not None, "pixels need pooled features"
             s, o = x.pairs.unbind(-1)
-            pooled, crops, seen = self._split(x.regions)
-            parts = [self.reduction(pooled)]
-            if self.crops is not None:
-                parts.append(self.crops(crops))
-            if self.detector is not None:
-                parts.append(self.detector(seen))
+            parts, around = self._pixels(x)
             if self.place is not None:
                 parts.append(self.place(box_place(x.boxes, x.frames)))
             region = torch.cat(parts, -1)
             masks = pair_masks(x.boxes[s], x.boxes[o], x.frames[s], self.mask)
             subject.append(region)
             object.append(region)
-            pair += [self.reduction(x.unions), self.spatial(masks).to(region.dtype)]
+            pair += [*around, self.spatial(masks).to(region.dtype)]
             if self.places is not None:
                 pair.append(self.places(pair_geometry(x.boxes[s], x.boxes[o], x.frames[s])))
         if self.evidence is not None:

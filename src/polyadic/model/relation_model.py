@@ -319,7 +319,7 @@ class RelationModel(nn.Module):
         for at, (photo, given) in enumerate(zip(photos, detections, strict=True)):
             frame = _frame(photo, given)
             corners, regions = torch.from_numpy(given.boxes).float(), None
-            if self.backbone is not None:
+            if self.backbone is not None and at in maps:
                 pooled = pool_boxes(self.backbone, maps[at], corners, frame, self.precision)
                 regions = add_views(
                     self.backbone, pooled, pictures[at], boxes=corners, frame=frame, precision=self.precision
@@ -341,8 +341,9 @@ class RelationModel(nn.Module):
             if closeness is not None:
                 inputs = replace(inputs, log_labels=self._log_labels(inputs, closeness))
             own = replace(given, size=frame)
-            fmaps = maps[at] if maps else None
-            prepared.append(ScoredPairs(self, own, inputs, fmaps, nearness=nearness_of(inputs), closeness=closeness))
+            prepared.append(
+                ScoredPairs(self, own, inputs, maps.get(at), nearness=nearness_of(inputs), closeness=closeness)
+            )
         return prepared
 
     def _by_selection(self, scored: ScoredPairs) -> ScoredPairs:
@@ -362,17 +363,19 @@ class RelationModel(nn.Module):
 
     def _feature_maps(
         self, photos: Sequence[Photo | None], detections: Sequence[Detections]
-    ) -> tuple[list[Tensor], dict[int, list[Tensor]]]:
+    ) -> tuple[dict[int, Tensor], dict[int, list[Tensor]]]:
         """Prepare photos for the backbone and compute feature maps; photos of one size pass together."""
-        pictures: list[Tensor] = []
+        pictures: dict[int, Tensor] = {}
         maps: dict[int, list[Tensor]] = {}
         if self.backbone is None:
             return pictures, maps
         groups: dict[torch.Size, list[int]] = defaultdict(list)
         for at, (photo, given) in enumerate(zip(photos, detections, strict=True)):
+            if photo is None and self.config.data.pictures == "optional":
+                continue
             if photo is None:
                 raise PolyadicError(f"{given.image}: this model needs pixels: give the image as well as its boxes")
-            pictures.append(prepare_picture(photo.image, self.config.pixels))
+            pictures[at] = prepare_picture(photo.image, self.config.pixels)
             groups[pictures[at].shape].append(at)
         for (_, height, width), members in groups.items():
             step = images_per_pass(self.device, height * width)

@@ -37,7 +37,7 @@ from polyadic.training.region_cache import Pooled, Regions, digest
 from polyadic.training.run import ROUNDED
 from polyadic.training.simulation import DetectionNoise
 
-_BLIND = 0.1  # ours: share of images without P(class | box), so that a model works without it
+_BLIND = 0.1  # ours: share of images without P(class | box), or without pixels, so that a model works without them
 Task = Literal["triplets", "selection", "everything"]
 
 
@@ -53,10 +53,9 @@ class BoxSource:
     one_predicate: bool = False  # draw one relation per ordered pair of true boxes
     overlapping: bool = False  # skip relations of boxes that do not overlap
 
-    @property
-    def fixed(self) -> bool:
-        """Whether the boxes are the same in each epoch."""
-        return not self.noise and self.borrowing is None
+    def fixed(self, scene: Scene) -> bool:
+        """Whether the boxes of an image are the same in each epoch."""
+        return not self.noise and (self.borrowing is None or scene.name in (self.detections or {}))
 
     @property
     def true(self) -> bool:
@@ -118,9 +117,10 @@ class Examples(TorchDataset[Example]):
         nulls: float = 1.0,
         classes: int = 0,  # of P(class | box), where it is evidence
         witnesses: Sequence[str] = (),  # distinguished in evidence
+        optional: bool = False,  # images without a picture have no features; in training, some others have none either
     ) -> None:
         self.scenes, self.task, self.source, self.sources = scenes, task, source, sources
-        self.classes, self.witnesses = classes, witnesses
+        self.classes, self.witnesses, self.optional = classes, witnesses, optional
         self.regions, self.seed, self.nulls = regions, seed, nulls
 
     def __len__(self) -> int:
@@ -139,8 +139,12 @@ class Examples(TorchDataset[Example]):
         else:
             pairs = ordered_pairs(len(boxes.boxes))
             target = torch.zeros(len(pairs))
-        names = boxes.names if self.task == "everything" or rng.random() >= _BLIND else None
-        pooled = Pooled() if self.regions is None else self.regions.find(scene, boxes.boxes, pairs, self.source.fixed)
+        training = self.task != "everything"
+        names = None if training and rng.random() < _BLIND else boxes.names
+        unseen = self.optional and (not scene.has_picture() or (training and rng.random() < _BLIND))
+        pooled = Pooled()
+        if self.regions is not None and not unseen:
+            pooled = self.regions.find(scene, boxes.boxes, pairs, self.source.fixed(scene))
         inputs = pair_inputs(
             boxes.boxes,
             pairs,
@@ -222,7 +226,7 @@ def _drawn(world: World, split: str) -> Dataset:
 
 def pictures_of(config: Config) -> Literal["unchecked", "required", "present"]:
     """Choose how missing images are handled: a model without pixels needs none, but may skip scenes without one."""
-    if config.data.pictures == "required" and "pixels" not in config.sources:
+    if config.data.pictures == "optional" or (config.data.pictures == "required" and "pixels" not in config.sources):
         return "unchecked"
     return config.data.pictures
 

@@ -105,12 +105,15 @@ class Setup:
         if self.regions is None:
             precision = PRECISION[config.precision]
             self.regions = Regions(config.pixels, self.open_cache(), backbone.fingerprint(), precision)
-        if source.fixed:
-            scenes = (*self.data.fit, *self.data.validation)
-            rng, tested = np.random.default_rng(0), replace(source, nms=config.ranking.nms)
-            boxes = [source.boxes(scene, rng).boxes for scene in self.data.fit]
-            boxes += [tested.boxes(scene, rng).boxes for scene in self.data.validation]
-            fill(self.regions, backbone, scenes, boxes, config.workers)
+        rng, tested = np.random.default_rng(0), replace(source, nms=config.ranking.nms)
+        blind = config.data.pictures == "optional"
+        chosen = [
+            (scene, seen_by.boxes(scene, rng).boxes)
+            for scenes, seen_by in ((self.data.fit, source), (self.data.validation, tested))
+            for scene in scenes
+            if source.fixed(scene) and not (blind and not scene.has_picture())
+        ]
+        fill(self.regions, backbone, [scene for scene, _ in chosen], [boxes for _, boxes in chosen], config.workers)
 
     def open_cache(self) -> FeatureCache:
         """Open the folder of cached features."""
@@ -134,13 +137,14 @@ class Setup:
             seed=(0, "sample", 0),
             classes=self.model.named_classes,
             witnesses=self.config.evidence.witnesses,
+            optional=self.config.data.pictures == "optional",
         )
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(self.config.seed)).tolist()
         boxes, unions = list[Tensor](), list[Tensor]()
         for at in order:
             inputs = examples[at].complete(self.regions, self.model.backbone).to(self.device)
-            assert inputs.regions is not None, "called only with pixels"
-            assert inputs.unions is not None, "called only with pixels"
+            if inputs.regions is None or inputs.unions is None:
+                continue  # no picture
             boxes.append(inputs.regions)
             unions.append(inputs.unions)
             if sum(map(len, (*boxes, *unions))) >= _SAMPLE:
@@ -331,6 +335,7 @@ class PairStage(RelationStage):
             nulls=self.config.selector.nulls,
             classes=self.model.named_classes,
             witnesses=self.config.evidence.witnesses,
+            optional=data.pictures == "optional",
         )
 
     def join(self, used: list[Example]) -> tuple[PairInputs, Tensor]:

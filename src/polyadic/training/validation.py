@@ -51,6 +51,7 @@ def score_scenes(
         seed=(seed, "validation", 0),
         classes=model.named_classes,
         witnesses=model.config.evidence.witnesses,
+        optional=model.config.data.pictures == "optional",
     )
     model.eval()
     batches = load_batches(examples, [[at] for at in range(len(scenes))], workers)

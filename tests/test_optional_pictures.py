@@ -96,6 +96,7 @@ def test_a_model_learns_from_all_images_and_predicts_with_and_without_a_photo(tm
     config = tiny(**BOTH, **{"cache.gigabytes": gigabytes})
     train(config, tmp_path / "run")
     model = RelationModel.load(tmp_path / "run")
+    assert not model.needs_photo
     scene = next(scene for scene in World(24, 6, 0).dataset("test") if len(scene.boxes) > 2)
     boxes = Detections(scene.name, scene.boxes, scene.labels, np.ones(len(scene.boxes)), scene.frame)
     assert scene.source is not None

@@ -188,7 +188,7 @@ def _items(model: RelationModel, photos: Sequence[Path], given: list[Any] | None
                 "torchvision's resnet50-fpn), or boxes with --detections"
             )
         return [Item(str(path), path) for path in photos]
-    if not photos and "pixels" in model.config.sources:
+    if not photos and model.needs_photo:
         raise PolyadicError("PATHS are missing: this model sees pixels, so name the photos of --detections")
     if photos:
         return match_detections(photos, {boxes.image: boxes for boxes in given})

@@ -138,6 +138,11 @@ class RelationModel(nn.Module):
         self.detector_slot = DetectorSlot(detector)
 
     @property
+    def needs_photo(self) -> bool:
+        """Whether boxes alone are not enough."""
+        return self.backbone is not None and self.config.data.pictures != "optional"
+
+    @property
     def precision(self) -> torch.dtype:
         return PRECISION[self.config.precision]
 
@@ -371,10 +376,10 @@ class RelationModel(nn.Module):
             return pictures, maps
         groups: dict[torch.Size, list[int]] = defaultdict(list)
         for at, (photo, given) in enumerate(zip(photos, detections, strict=True)):
-            if photo is None and self.config.data.pictures == "optional":
-                continue
             if photo is None:
-                raise PolyadicError(f"{given.image}: this model needs pixels: give the image as well as its boxes")
+                if self.needs_photo:
+                    raise PolyadicError(f"{given.image}: this model needs pixels: give the image as well as its boxes")
+                continue
             pictures[at] = prepare_picture(photo.image, self.config.pixels)
             groups[pictures[at].shape].append(at)
         for (_, height, width), members in groups.items():

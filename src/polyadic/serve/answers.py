@@ -149,7 +149,7 @@ class Answerer:
         """Compile the kernels before the first request needs them."""
         scene = examples()[0]
         boxes = [PageBox(box=tuple(box["box"]), label=self.model.vocabulary.objects[0]) for box in scene["boxes"]]
-        if self.model.backbone is None:
+        if not self.model.needs_photo:
             size, options = tuple(scene["size"]), PageOptions(prior=0.1)
             self.relations(RelationsRequest(size=size, boxes=boxes, options=options))
             self.ask(AskRequest(size=size, boxes=boxes, options=options, pair=(0, 1)))
@@ -222,7 +222,7 @@ class Answerer:
 
     def _scored(self, name: str, photo: Photo | None, boxes: Detections, options: PageOptions) -> Scored:
         model = self._for_photos[1] if name == self._for_photos[0] else self.model
-        if photo is None and model.backbone is not None:
+        if photo is None and model.needs_photo:
             raise RefusedError(422, "this model sees pixels: open a photo first")
         changes = {"ranking.nms": 1.0} | ({} if options.prior is None else {"ranking.prior": options.prior})
         scored = with_config(model, changes).score(photo if model.backbone is not None else None, boxes)

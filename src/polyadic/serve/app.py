@@ -140,14 +140,14 @@ class Page:
             "model": self.answerer.name,
             "rank": model.config.head.rank,
             "prior": model.config.ranking.prior if model.prior is not None else None,
-            "pixels": model.backbone is not None,
+            "pixels": model.needs_photo,
             "folder": self.project is not None,
             "run": self.view is not None,
             "detects": self.answerer.detector is not None,
             "objects": list(vocabulary.objects),
             "predicates": list(vocabulary.predicates),
             "examples": [
-                {"name": x["name"], "title": x["title"]} for x in examples() if "photo" in x or model.backbone is None
+                {"name": x["name"], "title": x["title"]} for x in examples() if "photo" in x or not model.needs_photo
             ],
             "limits": {"boxes": MOST_BOXES, "bytes": MOST_BYTES},
         }

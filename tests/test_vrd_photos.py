@@ -12,8 +12,10 @@ from onnx_files import detr
 from tiny_runs import Command, call
 
 from polyadic.datasets.toy.layout import VOCABULARY
-from polyadic.evaluation.protocol import FREE_K
+from polyadic.evaluation.compare import PREDICTIONS
+from polyadic.evaluation.protocol import FREE_K, get_protocol
 from polyadic.experiments.results import FREE, Results, select
+from polyadic.experiments.runs import evaluate_run, open_run
 from polyadic.experiments.table1 import FULL, TASKS, half_of
 from polyadic.experiments.vrd_photos import UNTOUCHED, BoxSet, photos_table
 from polyadic.io.records import read_detections, write_detections
@@ -110,6 +112,20 @@ def test_each_set_has_its_baselines_and_the_untouched_model(made: tuple[Path, Re
         assert {"count table", "ceiling, labels kept", "ceiling, relabelled", UNTOUCHED, FULL} <= what
         shares = [row.share for row in select(made[1].rows, fit=fit, what=FULL, k="10", N=100) if row.outcome]
         assert sum(share or 0 for share in shares) == pytest.approx(100)
+
+
+def test_rows_of_a_model_that_sees_pixels_are_those_of_its_run(boxes: dict[str, Path], tmp_path: Path) -> None:
+    config = CONFIG.change(**{"sources": ("pixels", "evidence"), "data.pictures": "optional"})
+    sets = [BoxSet("ours", boxes["ours"], (boxes["a"], boxes["b"]))]
+    table = photos_table(config, sets, tmp_path, seeds=[3], untouched=RelationModel(small(), VOCABULARY))
+    run = open_run(tmp_path / "ours-seed-3")
+    protocols = [get_protocol("lu2016").change(task=task, k_unit="triplet", tops=(50, 100)) for task in TASKS]
+    given = {found.image: found for found in read_detections(boxes["ours"], VOCABULARY)}
+    scored = evaluate_run(run, protocols, (10,), detections=given).result
+    for task in TASKS:
+        expected = [row.recall for what, row in scored.rows if what == PREDICTIONS and row.protocol.task == task]
+        rows = select(table.rows, fit="ours", what=FULL, task=task, k="10")
+        assert [row.recall for row in rows if row.outcome == ""] == pytest.approx(expected, nan_ok=True)
 
 
 def test_as_many_training_files_as_sets(command: Command, tmp_path: Path, boxes: dict[str, Path]) -> None:

@@ -46,6 +46,7 @@ from polyadic.experiments.runs import (
     mean_scores,
     open_run,
     read_detections_of,
+    run_regions,
     train_run,
     training_seconds,
 )
@@ -208,7 +209,8 @@ class Experiment:
             return
         model = self._train(config, f"{name}-held-out-seed-{seed}", seed)
         asked = [(protocol, ALL) for protocol in protocols_of(None) if protocol.subset == "all"]
-        chosen = free_ks(model, Images(data.validation, data.proposals), asked)
+        images = Images(data.validation, data.proposals, run_regions(model, config, self.out / name))
+        chosen = free_ks(model, images, asked)
         self.free = {protocol.task: k for (protocol, _), k in zip(asked, chosen, strict=True)}
 
     def fitted(self, fit: str, parts: Sequence[tuple[str, Config, Dataset]]) -> Iterator[Row]:
@@ -281,7 +283,9 @@ class Experiment:
         return cached_rows(
             path,
             parts,
-            lambda: score_groups(groups, source, asked, fit=fit, seed=seed, seen=self.seen, free=self.free),
+            lambda: score_groups(
+                groups, source, asked, fit=fit, seed=seed, seen=self.seen, free=self.free, folder=self.out / name
+            ),
         )
 
 
@@ -304,12 +308,16 @@ def score_groups(
     fit: str,
     seed: int | None,
     seen: Any,
-    free: Mapping[str, int | None] | None = None,
+    free: Mapping[str, int | None],
+    folder: Path,
 ) -> list[Row]:
-    """Score each group on its own images, all counted together: recalls, outcomes of ground truths, held-out loss."""
+    """Score each group on its own images, all counted together: recalls, outcomes of ground truths, held-out loss.
+
+    Features of pixels are cached beside `folder`.
+    """
     split = groups[0].data.split
     n = len(groups[0].data.vocabulary.predicates)
-    cuts = cuts_of(free or {})
+    cuts = cuts_of(free)
     evaluators = {
         (variant.name, word, protocols[0].task): Evaluator(protocols, n, seen)
         for variant in asked
@@ -318,7 +326,7 @@ def score_groups(
     outcomes = {} if fit == "held-out" else {k: MissCounter(protocols_of(k)[0], seen) for k in KS}
     loss, pairs = 0.0, 0
     for group in groups:
-        for variant, model, example, scores in _scored(group, source, asked):
+        for variant, model, example, scores in _scored(group, source, asked, folder):
             boxes, labels = example.boxes.boxes, example.boxes.labels
             ranked = {
                 k: replace(scores, model=model).rank(k, max(TOPS), terms=variant.parts)
@@ -361,14 +369,16 @@ def score_groups(
 
 
 def _scored(
-    group: Group, source: BoxSource, asked: Sequence[Variant]
+    group: Group, source: BoxSource, asked: Sequence[Variant], folder: Path
 ) -> Iterator[tuple[Variant, RelationModel, Example, ScoredPairs]]:
     """Run the networks once for all variants with the same boxes; the first model ranks."""
     rankers = {variant.name: with_config(group.models[0], variant.ranking) for variant in asked}
     for overlap in dict.fromkeys(ranker.config.ranking.nms for ranker in rankers.values()):
         models = [with_config(model, {"ranking.nms": overlap}) for model in group.models]
         same = [variant for variant in asked if rankers[variant.name].config.ranking.nms == overlap]
-        passes = [score_scenes(model, group.data.scenes, source) for model in models]
+        regions = [run_regions(model, model.config, folder) for model in models]
+        each = zip(models, regions, strict=True)
+        passes = [score_scenes(model, group.data.scenes, source, regions=cached) for model, cached in each]
         for scored in zip(*passes, strict=True):
             averaged = mean_scores([scores for _, scores in scored])
             for variant in same:

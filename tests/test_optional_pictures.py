@@ -122,6 +122,8 @@ def test_some_images_with_a_picture_go_without_in_training_but_never_in_validati
         assert least * len(scenes) <= opened <= most * len(scenes)
 
 
-def test_a_model_of_one_source_cannot_do_without_it() -> None:
+@pytest.mark.parametrize("more", [{"sources": ("pixels",)}, {"sources": ("evidence",)}, {"head.labels": True}])
+def test_only_a_model_of_both_sources_can_do_without_one(more: dict[str, Any]) -> None:
+    labels = {"boxes.epochs": 1, "selection.epochs": 0, "head.rank": 1}  # what a label head needs
     with pytest.raises(PolyadicError, match=r"data\.pictures"):
-        tiny(**{"data.pictures": "optional"})
+        tiny(**BOTH | labels | more)

@@ -233,8 +233,11 @@ class Config(Settings):
         """Check values that depend on one another."""
         if not self.sources or len(set(self.sources)) < len(self.sources):
             raise PolyadicError(f"sources must be pixels, evidence or both, got {list(self.sources)}")
-        if self.data.pictures == "optional" and len(self.sources) < 2:
-            raise PolyadicError("data.pictures = optional is for a model of both pixels and evidence: see sources")
+        if self.data.pictures == "optional" and (len(self.sources) < 2 or self.head.labels):
+            raise PolyadicError(
+                "data.pictures = optional is for a model that can do without pixels: set sources to pixels,evidence, and "
+                "head.labels to false"
+            )
         if not self.pixels.strides:
             raise PolyadicError("pixels.strides must name at least one stride")
         if len(set(self.pixels.strides)) < len(self.pixels.strides):

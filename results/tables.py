@@ -469,7 +469,9 @@ def budget() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "paper-network": partial(paper_network, "vrd-paper", "vrd-paper-ranks"),
+    "paper-network": partial(
+        paper_network, "vrd-paper", "vrd-paper-ranks", "vrd-paper-rank-1-seeds", "vrd-paper-rank-5-seeds"
+    ),
     "vgg16": partial(paper_network, "vrd-vgg16", "vrd-vgg16-ranks", exponent=PRESETS["vrd-pixels"].ranking.prior),
     "vgg16-lu": partial(paper_detection, "vrd-vgg16-lu", "better proposals"),
     "vgg16-ours": partial(paper_detection, "vrd-vgg16-ours", "Lu's proposals"),

@@ -206,13 +206,17 @@ def test_bad_weights_and_names_are_refused_in_one_line(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(source.read_bytes()[:100_000])
     (tmp_path / "empty.safetensors").touch()
     (tmp_path / "folder").mkdir()
-    fine = "has no weights of test_byobnet"
+    fine = "is not a file of test_byobnet's weights"
+    weights = timm.create_model("test_byobnet").state_dict()
+    weights["stem.conv.weight"][0] = torch.nan
+    save_file(weights, tmp_path / "nan.safetensors")
     cases: list[tuple[dict[str, Any], str]] = [
         ({"weights": str(tmp_path / "half.safetensors")}, f"half.safetensors {fine}"),
         ({"weights": str(tmp_path / "half.pth")}, f"half.pth {fine}"),
         ({"weights": str(tmp_path / "list.pth")}, f"list.pth {fine}"),
         ({"weights": str(tmp_path / "empty.safetensors")}, f"empty.safetensors {fine}"),
         ({"weights": str(tmp_path / "numbers.safetensors")}, f"numbers.safetensors {fine} (no weights at all)"),
+        ({"weights": str(tmp_path / "nan.safetensors")}, f"nan.safetensors {fine} (not all numbers are finite in stem"),
         ({"weights": str(other)}, f"other.safetensors {fine}"),
         ({"weights": str(tmp_path / "none.pth")}, "no file "),
         ({"weights": str(tmp_path / "folder")}, "has no saved model"),
@@ -221,7 +225,7 @@ def test_bad_weights_and_names_are_refused_in_one_line(tmp_path: Path) -> None:
         ({"strides": (8, 7)}, "pixels.strides: test_byobnet has strides [2, 4, 8, 16, 32], not 7"),
     ]
     for values, message in cases:
-        assert len(refused(re.escape(message), Backbone, tiny(**values))) < 400 + len(str(tmp_path))
+        refused(re.escape(message), Backbone, tiny(**values))
 
 
 def test_weights_of_another_network_are_refused_with_the_layers_that_differ(tmp_path: Path) -> None:
@@ -237,8 +241,8 @@ def test_weights_of_another_network_are_refused_with_the_layers_that_differ(tmp_
     for name, tensors in weights.items():
         save_file({key: torch.zeros(x.shape) for key, x in tensors.items()}, tmp_path / f"{name}.safetensors")
     cases = [
-        ("vgg13", "vgg11", r"lacks features_2\.weight, .* and \d+ more; it has features\.11\.bias"),
-        ("vgg11", "renamed", r"lacks features_0\.weight, .*; it has conv0\.kernel, .* more"),
+        ("vgg13", "vgg11", r"lacks features_2\.weight, .* features_22\.bias; it has features\.11\.bias"),
+        ("vgg11", "renamed", r"lacks features_0\.weight, .*; it has conv0\.kernel, .*conv9\.kernel"),
         ("vgg11", "surplus", r"\(it has features\.99\.weight\)"),
         ("resnet14t", "resnet26t", r"\(it has layer1\.1\.\w+"),
         ("resnet26t", "resnet14t", r"\(it lacks layer1\.1\.\w+"),

@@ -108,6 +108,19 @@ def test_a_model_learns_from_all_images_and_predicts_with_and_without_a_photo(tm
     assert not torch.allclose(log_tensors(seen), log_tensors(unseen), atol=1e-4)
 
 
+def test_images_that_all_lack_a_picture_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scene, "has_picture", lambda scene: False)
+    with pytest.raises(PolyadicError, match="none of the 22 training images has a picture"):
+        train(tiny(**BOTH), tmp_path / "run")
+
+
+def test_a_run_is_not_resumed_without_its_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tiny(**BOTH), tmp_path / "run")
+    monkeypatch.setattr(Scene, "has_picture", lambda scene: "1" in scene.name)
+    with pytest.raises(PolyadicError, match="data"):
+        train(tiny(**BOTH), tmp_path / "run", resume=True)
+
+
 @pytest.mark.usefixtures("half_gone")
 def test_some_images_with_a_picture_go_without_in_training_but_never_in_validation(tmp_path: Path) -> None:
     config = tiny(**BOTH)

@@ -188,6 +188,23 @@ def test_a_mapping_serves_all_detectors(command: Command, here: Path) -> None:
     assert "no detector has a class 'okapi'" in command("predict", "evidence", "photos", *A, *B, *mapping).message
 
 
+def test_a_file_is_not_resumed_with_other_class_names(command: Command, here: Path) -> None:
+    words = ("predict", "evidence", "photos", *A, "--out", "names.jsonl")
+    assert command(*words).code == 0
+    (here / "a.names").write_text(f"{NAMES.objects[1]}\nzebra")
+    assert "another model or other options" in command(*words, "--resume").message
+
+
+def test_a_detector_of_no_known_class_is_refused(command: Command, here: Path) -> None:
+    (here / "a.names").write_text("okapi\nzebra")
+    for words in (A, (*A, *B)):
+        assert (
+            "none of the 2 classes of a.onnx (okapi, zebra" in command("predict", "evidence", "photos", *words).message
+        )
+    kept = command("predict", "evidence", "photos/0.png", *A, "--unknown", "keep")
+    assert kept.code == 0, kept.message
+
+
 def test_a_resumed_file_has_the_same_witnesses(command: Command, here: Path) -> None:
     out = ("--out", "r.jsonl")
     assert command("predict", "evidence", "photos", *A, *B, *out).code == 0

@@ -105,6 +105,11 @@ class BoxOptions:
             return model.detector.detectors
         return {} if self.file is not None else {(*self.words, "the run's detector")[0]: model.detector}
 
+    def class_names(self, model: RelationModel) -> list[object]:
+        """List the class names of the detectors, which need not be in one of their files, and what each maps to."""
+        maps = [getattr(detector, "label_map", None) for detector in self.detectors(model).values()]
+        return [(label_map.names, label_map.targets) for label_map in maps if label_map is not None]
+
     def files(self, model: RelationModel) -> list[Path | None]:
         """List the files of the detectors, each detector's after a None."""
         from polyadic.detectors import COCO_NETWORKS, HUB
@@ -168,13 +173,21 @@ def _load(word: str, model: RelationModel, options: BoxOptions, table: NameMappi
             size = f"{pretrained(word).meta['_file_size']:.0f} MB"
             echo(f"downloading the weights of torchvision's {word} once, {size}", err=True)
     try:
-        return load_detector(
+        detector = load_detector(
             word, model.vocabulary, device=model.device, names=options.names, mapping=table, unknown=options.unknown
         )
     except PolyadicError as error:
         if word not in COCO_NETWORKS:
             raise
         raise PolyadicError(f"{error}, or give --detector FILE.onnx, or boxes with --detections FILE") from error
+    label_map = getattr(detector, "label_map", None)
+    if label_map is not None and options.unknown == "drop" and max(label_map.targets.values(), default=-1) < 0:
+        first = ", ".join(label_map.classes[:3])
+        raise PolyadicError(
+            f"--detector: none of the {len(label_map.classes):,} classes of {word} ({first}, ...) is an object of the "
+            "model: give --mapping FILE, or --unknown keep"
+        )
+    return detector
 
 
 def _items(model: RelationModel, photos: Sequence[Path], given: list[Any] | None, options: BoxOptions) -> list[Item]:
@@ -190,6 +203,8 @@ def _items(model: RelationModel, photos: Sequence[Path], given: list[Any] | None
         return [Item(str(path), path) for path in photos]
     if not photos and model.needs_photo:
         raise PolyadicError("PATHS are missing: this model sees pixels, so name the photos of --detections")
+    if not photos and model.backbone is not None:
+        echo("note: no photos are given, so this model sees the boxes alone", err=True)
     if photos:
         return match_detections(photos, {boxes.image: boxes for boxes in given})
     if not given:

@@ -223,7 +223,7 @@ def command(
     items = boxes.prepare(model, photos)
     files = (detections, names, categories, mapping if table is None else table_file())
     weights = [*model_files(source), *boxes.files(model)]
-    asked = (question, unknown, *(boxes.sources if boxes.joined else ()))
+    asked = (question, unknown, *(boxes.sources if boxes.joined else ()), *boxes.class_names(model), bool(paths))
     if engine is not None:
         unused = {"--detections": detections, "--draw": drawn, "--json": as_json or None}
         made = _fingerprint(weights, files, (*asked, batch, threads, shard))

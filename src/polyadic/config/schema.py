@@ -235,8 +235,8 @@ class Config(Settings):
             raise PolyadicError(f"sources must be pixels, evidence or both, got {list(self.sources)}")
         if self.data.pictures == "optional" and (len(self.sources) < 2 or self.head.labels):
             raise PolyadicError(
-                "data.pictures = optional is for models that can do without pixels: set sources to pixels,evidence and "
-                "head.labels to false"
+                "data.pictures = optional needs sources = pixels,evidence and head.labels = false: a model that can do "
+                "without pixels"
             )
         if not self.pixels.strides:
             raise PolyadicError("pixels.strides must name at least one stride")

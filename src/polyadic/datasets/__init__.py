@@ -122,7 +122,7 @@ def load_dataset(
     if missing and images == "required":
         raise PolyadicError(
             f"{name} {split}: {len(missing):,} of {len(dataset):,} pictures are missing ({first(missing)}). "
-            'Get them, or skip these scenes with images="present" (in training: --data.pictures present)'
+            'Get them, or skip these scenes with images="present" (in training: --data.pictures present, or optional)'
         )
     return dataset.keep(lambda scene: scene.name not in missing)
 

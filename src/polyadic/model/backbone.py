@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 VERSION = "3"  # of the numbers that this file computes; part of a cache's key
 _REGIONS = 512  # pooled at once
 _CROPS = 16  # per pass of the network
+_LISTED = 30  # layers in a message
 _MARGIN = 1.15  # a crop shows a little more than its box
 _PIXELS = 1 << 18  # per pass on a CPU: ten images of the toy world, or half a photo
 
@@ -213,7 +214,9 @@ def _create(pixels: PixelsConfig, fetch: bool) -> tuple[Any, tuple[float, ...], 
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         if local:
-            raise PolyadicError(f"pixels.weights: {path.name} has no weights of {name} ({reason:.200})") from error
+            raise PolyadicError(
+                f"pixels.weights: {path.name} is not a file of {name}'s weights ({reason:.2000})"
+            ) from error
         if fetch and weights == "timm":
             raise PolyadicError(
                 f"pixels.weights: cannot get timm's weights of {name} ({reason:.120}); give a local file instead "
@@ -268,15 +271,15 @@ def _check_complete(name: str, indices: tuple[int, ...], path: Path) -> None:
         instead = surplus or [key for key in marks if key not in known]
         parts = [f"{word} {_some(keys)}" for word, keys in (("it lacks", left), ("it has", instead)) if keys]
         raise ValueError("; ".join(parts))
+    broken = [key for key in marks if not bool(stored[key].isfinite().all())]
+    if broken:
+        raise ValueError(f"not all numbers are finite in {_some(broken)}")
 
 
 def _some(names: list[str]) -> str:
-    """List a few names.
-
-    >>> _some(["a", "b", "c", "d"])
-    'a, b, c and 1 more'
-    """
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    """List names; of very many the first."""
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _from_model(folder: Path, name: str, like: nn.Module) -> dict[str, Tensor]:

@@ -179,6 +179,7 @@ class TrainingData:
     borrowing: Borrowing | None = None
     noise: tuple[DetectionNoise, ...] = ()
     witnesses: tuple[str, ...] = ()  # as in `BoxSource`
+    pictured: tuple[bool, ...] = ()  # of fit and validation, where some may have no picture: which have one
     notes: tuple[str, ...] = ()  # remarks to print
 
     @property
@@ -193,6 +194,8 @@ class TrainingData:
             parts += [scene.name, scene.boxes, scene.labels, scene.relations]
         for name, detections in sorted((self.detections or {}).items()):
             parts += [name, detections.boxes, detections.labels, detections.scores]
+        if self.pictured:
+            parts.append(np.array(self.pictured))
         for noise in self.noise:
             for name, array in sorted(noise.to_arrays().items()):
                 parts += [name, array.round(6)]  # fitted numbers depend on the CPU in the last digits
@@ -273,7 +276,19 @@ def load_training(config: Config) -> TrainingData:
     seen_by = config.data.detections[:1] or ((config.data.detector,) if config.data.detector else ())
     witnesses = tuple(Path(file).stem for file in (*seen_by, *config.data.simulate))
     _check_witnesses(config, detections or {}, witnesses)
-    return TrainingData(usable, most, annotations, names, detections, borrowing, noise, witnesses, tuple(notes))
+    pictured: tuple[bool, ...] = ()
+    if config.data.pictures == "optional":
+        pictured = tuple(scene.has_picture() for scene in (*usable, *most))
+        if not any(pictured[: len(usable)]):
+            raise PolyadicError(
+                f"{annotations.name}: none of the {len(usable):,} training images has a picture: check the folder, or "
+                "train without pixels (--sources evidence)"
+            )
+        having = f"{sum(pictured):,} of {len(pictured):,} images have a picture"
+        notes.append(f"{annotations.name}: {having}; the others are learned from without pixels")
+    return TrainingData(
+        usable, most, annotations, names, detections, borrowing, noise, witnesses, pictured, tuple(notes)
+    )
 
 
 def _check_witnesses(config: Config, detections: Mapping[str, Detections], joined: tuple[str, ...]) -> None:

@@ -473,6 +473,7 @@ TABLES: dict[str, Callable[[], str]] = {
         paper_network, "vrd-paper", "vrd-paper-ranks", "vrd-paper-rank-1-seeds", "vrd-paper-rank-5-seeds"
     ),
     "vgg16": partial(paper_network, "vrd-vgg16", "vrd-vgg16-ranks", exponent=PRESETS["vrd-pixels"].ranking.prior),
+    "vgg16-backbone": partial(paper_network, "vrd-vgg16-backbone", exponent=PRESETS["vrd-pixels"].ranking.prior),
     "vgg16-lu": partial(paper_detection, "vrd-vgg16-lu", "better proposals"),
     "vgg16-ours": partial(paper_detection, "vrd-vgg16-ours", "Lu's proposals"),
     "labels": partial(paper_network, "vrd-labels"),

@@ -104,8 +104,10 @@ def test_a_threshold_filters_and_fewer_than_two_boxes_have_no_relations(command:
     assert "no relations: none at or above 100%; the likeliest is" in none.out
     for n, why in ((0, "no boxes were found"), (1, "only one box")):
         write_detections("few.jsonl", [replace(detections(n), image="0.png")], NAMES, overwrite=True)
-        few = command("predict", "pixels", "photos/0.png", "--detections", "few.jsonl")
-        assert (few.code, why in few.out.splitlines()[2]) == (0, True)
+        few = ("predict", "pixels", "photos/0.png", "--detections", "few.jsonl")
+        assert why in command(*few).out.splitlines()[2]
+        (record,) = records_of(command(*few, "--json"))
+        assert why in record["note"]
 
 
 def records_of(result: Result) -> list[dict[str, Any]]:

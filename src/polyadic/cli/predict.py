@@ -268,15 +268,16 @@ def command(
                     _print(result, as_json)
                 written, relations = written + 1, relations + len(result.relations)
         except Interrupted:
-            how = "with --resume" if log is not None else "with the same command"
-            echo(f"polyadic: stopped after {written:,} photos; continue {how}", err=True)
+            how = "continue with --resume" if log is not None else "with --out FILE, --resume could continue"
+            echo(f"polyadic: stopped after {written:,} photo{'s' * (written != 1)}; {how}", err=True)
             raise typer.Exit(130) from None
     boxes.report_dropped(model)
     where = _joined(target, drawn)
     if where:
         echo(f"{written:,} photo{'s' * (written != 1)}, {relations:,} relations: {where}", err=as_json)
     if failed:
-        echo(f"polyadic: {failed:,} of {written + failed:,} photos failed", err=True)
+        total = written + failed
+        echo(f"polyadic: {failed:,} of {total:,} photo{'s' * (total != 1)} failed", err=True)
         raise typer.Exit(1)
 
 
@@ -366,7 +367,8 @@ def _done(log: PhotoLog | None, items: Sequence[Item]) -> set[str]:
         return set()
     done = log.done.intersection(item.name for item in items)
     if done:
-        echo(f"skipping {len(done):,} photos that are already in {log.path}", err=True)
+        many = len(done) != 1
+        echo(f"skipping {len(done):,} photo{'s' * many} that {'are' if many else 'is'} already in {log.path}", err=True)
     return done
 
 
@@ -397,7 +399,5 @@ def _print(result: Result, as_json: bool) -> None:
         words = "  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True))
         echo(f"  {words}  {number:>5}")
     if not rows:
-        boxes = len(relations.boxes)
-        why = "no boxes were found" if not boxes else "only one box was found" if boxes == 1 else relations.note
-        echo(f"  no relations: {why}")
+        echo(f"  no relations: {relations.note}")
     sys.stdout.flush()

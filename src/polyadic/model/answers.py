@@ -69,9 +69,12 @@ def answer(scored: ScoredPairs, options: AnswerOptions) -> Relations:
 
 
 def _or_note(chosen: Relations, pool: Relations, least: float) -> Relations:
-    """Note the likeliest candidate if none is chosen."""
-    if len(chosen) or not len(pool):
+    """Note why none is chosen: too few boxes, or the likeliest candidate."""
+    if len(chosen):
         return chosen
+    if not len(pool):
+        few = ("no boxes were found", "only one box was found")
+        return replace(chosen, note=few[len(chosen.boxes)] if len(chosen.boxes) < 2 else "all boxes are of one object")
     best = pool[0]
     ends = " ".join((best.box_names[0], best.names[1], best.box_names[1]))
     return replace(

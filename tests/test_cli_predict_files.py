@@ -182,10 +182,11 @@ def test_a_drawing_never_replaces_a_photo(command: Command, here: Path) -> None:
     before = Path("photos/0.png").read_bytes()
     Path("link").symlink_to("photos")
     for folder in ("photos", "link"):
-        words = ("predict", "evidence", "photos", *BOXES, "--draw", folder)
+        words = ("predict", "evidence", "photos/0.png", "photos/1.png", *BOXES, "--draw", folder)
         for options in (("--overwrite",), ("--resume", "--out", "r")):
             message = command(*words, *options).message
             assert f"--draw: {folder}/0.png is one of the inputs" in message
+        assert "is a folder of photos" in command("predict", "evidence", "photos", *words[4:]).message
     assert Path("photos/0.png").read_bytes() == before
 
 

@@ -82,6 +82,18 @@ def test_folders_are_searched_and_patterns_expanded(tmp_path: Path) -> None:
     assert names("b")[-1] == "b/lost.jpg"
 
 
+def test_drawings_are_not_taken_for_photos(tmp_path: Path) -> None:
+    drawn = tmp_path / "photos" / "drawn"
+    drawn.mkdir(parents=True)
+    for path in (tmp_path / "photos" / "a.jpg", drawn / "a.png"):
+        path.touch()
+    photos = str(tmp_path / "photos")
+    assert find_photos([photos], drawn) == [tmp_path / "photos" / "a.jpg"]
+    assert find_photos([photos, str(drawn / "a.png")], drawn) == [tmp_path / "photos" / "a.jpg", drawn / "a.png"]
+    with pytest.raises(PolyadicError, match=r"--draw: .* is a folder of photos"):
+        find_photos([photos], tmp_path / "photos")
+
+
 def test_detections_match_the_photo_whose_path_ends_with_their_image_name() -> None:
     two = given("a/x.jpg", "b/x.jpg")
     assert matched(["/data/b/x.jpg", "/data/a/x.jpg"], two) == ["b/x.jpg", "a/x.jpg"]

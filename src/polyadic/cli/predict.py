@@ -212,7 +212,7 @@ def command(
     _check_paths(paths, boxes, drawn)
     options = AnswerOptions(parse_k(k), top, order, labels, mirror, least)
     question = Question(options, _given(subject, predicate, object))
-    photos = _photos(run, paths) if engine is None else []
+    photos = _photos(run, paths, drawn) if engine is None else []
     source = run or model_folder(model_for(found_by))
     model = load_model(source, device, threads or int(engine is not None))
     table = synonyms(model.vocabulary) if mapping is None else None
@@ -313,7 +313,7 @@ def _given(subject: str | None, predicate: str | None, object: str | None) -> tu
     return given
 
 
-def _photos(run: Path | None, paths: Sequence[str]) -> list[Path]:
+def _photos(run: Path | None, paths: Sequence[str], drawn: Path | None) -> list[Path]:
     """List the files that PATHS name; at least one must exist. Without a RUN, the first may be a mistyped one."""
     from glob import has_magic
 
@@ -331,7 +331,7 @@ def _photos(run: Path | None, paths: Sequence[str]) -> list[Path]:
                 raise PolyadicError(
                     f"{paths[0]} holds neither a saved model (model.safetensors) nor an image ({kinds})"
                 ) from error
-    photos = find_photos(paths)
+    photos = find_photos(paths, drawn)
     if photos and not any(os.path.lexists(path) for path in photos):
         others = f", nor any of the {len(photos) - 1:,} others" if len(photos) > 1 else ""
         raise PolyadicError(f"no image {photos[0]}{others}")

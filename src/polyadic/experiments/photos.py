@@ -76,16 +76,24 @@ class Result:
         return {**self.relations.to_dict(), "image": self.name}
 
 
-def find_photos(words: Sequence[str]) -> list[Path]:
+def find_photos(words: Sequence[str], drawn: Path | None = None) -> list[Path]:
     """List files by name, folder (searched recursively) or pattern; each once, in order.
 
-    Hidden files in folders are left out. Broken links are kept, so that they are reported.
+    Hidden files in folders are left out, and so is the folder of drawings, which must not be one of the folders.
+    Broken links are kept, so that they are reported.
     """
+    drawings = None if drawn is None else drawn.expanduser().resolve()
     paths: dict[Path, None] = {}
     for word in words:
         path = Path(word).expanduser()
         if path.is_dir():
+            if path.resolve() == drawings:
+                raise PolyadicError(
+                    f"--draw: {drawn} is a folder of photos; the next run would take drawings for photos"
+                )
             inside = sorted(other for other in path.rglob("*") if _is_image(other, path))
+            if drawings is not None and drawings.is_relative_to(path.resolve()):
+                inside = [other for other in inside if not other.resolve().is_relative_to(drawings)]
             if not inside:
                 raise PolyadicError(f"{word}: no image in this folder ({', '.join(sorted(SUFFIXES))})")
             paths |= dict.fromkeys(inside)
